@@ -1,0 +1,41 @@
+"""`ullage serve`: run the gateway."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import rich_click as click
+
+from proxy.cli.options import config_option
+from proxy.settings_loader import load
+
+_HELP = """
+Run the gateway until SIGTERM or Ctrl-C; SIGHUP reads the configuration again.
+
+Flags win over ULLAGE_* variables, those over the file, and that over OPENAI_BASE_URL and OPENAI_API_KEY.
+
+\b
+    ullage serve --upstream http://127.0.0.1:8000/v1 --store memory:
+"""
+
+
+@click.command("serve", help=_HELP)
+@config_option
+@click.option("--host", metavar="H", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--port", metavar="P", type=click.IntRange(0, 65535), help="Port to listen on. Default: 4410.")
+@click.option("--upstream", metavar="URL", help="OpenAI base URL of the provider, with or without /v1.")
+@click.option("--store", "stores", metavar="URL", multiple=True, help="sqlite:///PATH or memory:.")
+@click.option("--workers", metavar="N", type=click.IntRange(1, 256), help="Processes. Default: 1.")
+def command(config_path: Path | None, stores: tuple[str, ...], **given: str | int | None) -> None:
+    """Run the gateway and leave with its exit code."""
+    flags: dict[str, object] = {f"--{name}": value for name, value in given.items()}
+    flags["--store"] = stores[0] if len(stores) == 1 else stores or None
+    settings = partial(load, config_path, dict(os.environ), flags)
+    settings()  # wrong configuration is told before anything is imported or bound
+
+    from proxy.server import serve
+
+    sys.exit(serve(settings))

@@ -1,0 +1,84 @@
+"""`ullage sessions`: what the gateway remembers of conversations."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import rich_click as click
+
+from proxy.cli.options import config_option, json_option, load_settings
+from proxy.cli.output import print_json, print_table
+from proxy.errors import NotFound
+from proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from proxy.store.base import Session
+
+_COLUMNS = ("id", "tenant", "model", "last_used", "calls", "messages", "received", "sent", "edits", "reads")
+
+
+@click.group("sessions")
+def command() -> None:
+    """List sessions, or show one."""
+
+
+@command.command("list")
+@config_option
+@json_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@click.option("--cursor", help="Go on after an earlier list: the `next` that it gave.")
+def list_sessions(config_path: Path | None, *, as_json: bool, limit: int, cursor: str | None) -> None:
+    """List sessions, the newest first: tokens received from the client, tokens sent upstream."""
+    page = anyio.run(_list, load_settings(config_path).settings, limit, cursor)
+    if as_json:
+        print_json(page)
+        return
+    print_table(_COLUMNS, [session | session["tokens"] for session in page["data"]])
+    if page["next"] is not None:
+        click.echo(f"more: --cursor {page['next']}", err=True)
+
+
+@command.command()
+@click.argument("session")
+@config_option
+@json_option
+def show(session: str, config_path: Path | None, *, as_json: bool) -> None:
+    """Show one session. Exit code 1 if there is none of that id."""
+    found = anyio.run(_show, load_settings(config_path).settings, session)
+    if as_json:
+        print_json(found)
+        return
+    flat = {f"tokens {side}": count for side, count in found.pop("tokens").items()}
+    print_table(("field", "value"), [{"field": k, "value": v} for k, v in (found | flat).items()])
+
+
+async def _list(settings: Settings, limit: int, cursor: str | None) -> dict[str, Any]:
+    from proxy.cli.storage import opened_store
+    from proxy.store.base import PageRequest
+
+    async with opened_store(settings) as store:
+        page = await store.list_sessions(None, PageRequest(limit, cursor))
+    return {"data": [describe(session) for session in page.data], "next": page.next}
+
+
+async def _show(settings: Settings, session: str) -> dict[str, Any]:
+    from proxy.cli.storage import opened_store
+
+    async with opened_store(settings) as store:
+        found = await store.get_session(None, session)
+    if found is None:
+        raise NotFound(f"{session}: no such session here; `ullage sessions list` shows them", param="session")
+    return describe(found)
+
+
+def describe(session: Session) -> dict[str, Any]:
+    """Return a session in the shape of the HTTP interface; times are RFC 3339 in UTC."""
+    plain: dict[str, Any] = {name: getattr(session, name) for name in session.__struct_fields__}
+    for time in ("created", "last_used"):
+        stamp = datetime.fromtimestamp(plain[time], UTC)
+        plain[time] = stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    tokens = {"received": plain.pop("received_tokens"), "sent": plain.pop("sent_tokens")}
+    return plain | {"tokens": tokens}

@@ -1,0 +1,226 @@
+"""From a client's body to the body that goes upstream: recognise, decide, store, rewrite; fails open.
+
+Order matters: an original is confirmed by the store, and the decision by the ledger, before the body that refers to it
+leaves this module. A lost race for the ledger is answered by recognising and planning again on the newer one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from proxy.core.envelope import Envelope
+from proxy.core.history import FactsMemo, History
+from proxy.core.ledger import Ledger, Offloaded
+from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
+from proxy.core.record import RecordedMessage, encode_recorded
+from proxy.core.rewrite import Rewriter
+from proxy.core.wire.chat import ChatAdapter
+from proxy.core.wire.chat_tools import ChatTools, Situation, choose_name, look_at
+from proxy.counting import Counter
+from proxy.errors import Conflict, Full
+from proxy.presets import Preset
+from proxy.reader import original_of
+from proxy.sessions import Identity, Known, Sessions
+from proxy.store.base import Recorded, SessionUse, Store
+
+_MOST_RACES = 4
+_COUNT_ELSEWHERE_FROM_BYTES = 65_536
+_BYTES_PER_TOKEN = 4
+_TOOL_TOKENS = 110
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is asked for: whose body it is, under which preset, and what its upstream is known to be like."""
+
+    identity: Identity
+    envelope: Envelope
+    preset: Preset
+    takes_tools: bool = True
+    takes_tools_with_json: bool = False
+    facts: frozenset[str] = frozenset()  # what was learnt about this tenant's upstreams
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """A body ready to leave, and all that its answer needs."""
+
+    order: Order
+    history: History
+    known: Known
+    plan: Plan
+    ledger: Ledger
+    situation: Situation
+    body: bytes
+    received_tokens: int
+    sent_tokens: int
+
+    @property
+    def length(self) -> int:
+        """Messages of the ledger's chain up to the end of this history."""
+        return len(self.history) - self.history.leading + self.plan.recognition.shift
+
+
+class Compactor:
+    """Compacts bodies of Chat Completions for all tenants of one store."""
+
+    def __init__(self, store: Store, secret: bytes, counter: Counter, *, record: bool) -> None:
+        self.adapter = ChatAdapter()
+        self.sessions = Sessions(store, secret)
+        self._store = store
+        self._counter = counter
+        self._record = record
+        self._memo = FactsMemo(self.adapter)
+        stubs = Stubs(counter.count)
+        self._stubs = stubs
+        self._planner = Planner(self.adapter, secret, stubs)
+        self._rewriter = Rewriter(self.adapter, ChatTools(), stubs)
+
+    async def compact(self, order: Order) -> Compacted:
+        """Return the body to send; whatever this raises, the client's own body can be sent instead."""
+        envelope = order.envelope
+        history = History(envelope.messages, self._memo.look_up(envelope.messages))
+        situation = look_at(envelope, takes_tools_with_json=order.takes_tools_with_json)
+        for _ in range(_MOST_RACES):
+            known = await self.sessions.recognise(order.identity, history)
+            try:
+                plan, ledger = await self._decide(order, history, known, situation)
+            except Conflict as conflict:
+                await self.sessions.reload(order.identity.tenant, known.recognition.ledger.id)
+                lost = conflict
+            else:
+                break
+        else:
+            raise lost
+        body = envelope.body if order.preset.shadow else self._rewriter.rewrite(envelope, history, plan)
+        received, sent = self._sizes(envelope, history, plan)
+        compacted = Compacted(order, history, known, plan, ledger, situation, body, received, sent)
+        self._note(compacted)
+        return compacted
+
+    def without_tool(self, compacted: Compacted) -> bytes:
+        """Return the same body with its stubs and hidden turns but without the reading tool: its rounds are used up."""
+        plan = msgspec.structs.replace(compacted.plan, reader=None)
+        return self._rewriter.rewrite(compacted.order.envelope, compacted.history, plan)
+
+    async def _decide(
+        self, order: Order, history: History, known: Known, situation: Situation
+    ) -> tuple[Plan, Ledger]:
+        tenant = order.identity.tenant
+        terms = _terms(order, known.recognition.ledger, situation)
+        await self._count_large(history, known, terms)
+        plan = self._planner.plan(history, known.recognition, known.root, terms)
+        if plan.fresh:
+            plan = await self._keep_originals(tenant, plan, history, known, terms)
+        ledger = known.recognition.ledger
+        if plan.entries or ledger.stored < ledger.version:
+            ledger = await self.sessions.append(tenant, ledger, plan.entries)
+        return plan, ledger
+
+    async def _keep_originals(
+        self, tenant: str, plan: Plan, history: History, known: Known, terms: Terms
+    ) -> Plan:
+        """Have originals confirmed; where the store refuses some, plan again without these."""
+        ledger_id = known.recognition.ledger.id
+        originals = [original_of(f.entry, f.text, ledger_id) for f in plan.fresh]
+        try:
+            refused = await self._store.put_originals(tenant, originals)
+        except Full:
+            terms = msgspec.structs.replace(terms, may_offload=False)
+            return self._planner.plan(history, known.recognition, known.root, terms)
+        if not refused:
+            return plan
+        terms = msgspec.structs.replace(terms, refused=refused)
+        return self._planner.plan(history, known.recognition, known.root, terms)
+
+    async def _count_large(self, history: History, known: Known, terms: Terms) -> None:
+        """Count large new texts in a thread, so that deciding finds their counts and the loop is never blocked."""
+        if terms.reader is None or not terms.may_offload or not terms.policies:
+            return
+        large = [c for c in undecided(history, known.recognition) if c.size_bytes > _COUNT_ELSEWHERE_FROM_BYTES]
+        if large:
+            texts = [self.adapter.text(history.messages[c.message], c.at) for c in large]
+            await self._counter.count_large(texts)
+
+    def _sizes(self, envelope: Envelope, history: History, plan: Plan) -> tuple[int, int]:
+        """Return tokens received and sent: counted where something had to be counted, else bytes / 4."""
+        outside = len(envelope.body) - sum(map(len, envelope.messages))
+        received = history.estimated_tokens + outside // _BYTES_PER_TOKEN
+        sent = received
+        for (index, at), entry in plan.stubs.items():
+            raw = history.messages[index]
+            stub = self._stubs.render(entry, partial(self.adapter.text, raw, at))
+            slot = next(s for s in history.facts[index].slots if s.at == at)
+            received += entry.tokens - slot.size_bytes // _BYTES_PER_TOKEN
+            sent += (len(stub) - slot.size_bytes) // _BYTES_PER_TOKEN
+        for turn in plan.grafts.values():
+            sent += sum(map(len, (*turn.rounds, *turn.answers))) // _BYTES_PER_TOKEN
+        return received, sent + (_TOOL_TOKENS if plan.reader else 0)
+
+    def _note(self, compacted: Compacted) -> None:
+        """Hand the session's statistics, its marks and the record of new messages over, to be written behind."""
+        record = self._new_messages(compacted) if self._record else []
+        self._store.note(compacted.order.identity.tenant, _use(compacted), compacted.known.marks, record)
+
+    def match_of(self, raw: bytes) -> bytes:
+        """Return the match digest of a raw message."""
+        return self._memo.look_up([raw])[0].match
+
+    def note_reads(self, compacted: Compacted, reads: int) -> None:
+        """Add the reads of a finished turn to the session's statistics."""
+        use = msgspec.structs.replace(_use(compacted), calls=0, received_tokens=0, sent_tokens=0, reads=reads)
+        self._store.note(compacted.order.identity.tenant, use, (), ())
+
+    def _new_messages(self, compacted: Compacted) -> list[Recorded]:
+        history, known = compacted.history, compacted.plan.recognition
+        edits: dict[int, list[tuple[int, Offloaded]]] = {}
+        for (index, at), entry in compacted.plan.stubs.items():
+            edits.setdefault(index, []).append((at, entry))
+        out: list[Recorded] = []
+        for index in range(max(known.known, history.leading), len(history)):
+            made = edits.get(index, [])
+            message = RecordedMessage(
+                raw=self._rewriter.stubbed(history, index, made) if made else history.messages[index],
+                edits=tuple((at, entry.ref) for at, entry in made),
+                policies=tuple(entry.policy for _, entry in made),
+            )
+            out.append(Recorded(index - history.leading + known.shift, encode_recorded(message)))
+        return out
+
+
+def _use(compacted: Compacted) -> SessionUse:
+    order = compacted.order
+    return SessionUse(
+        ledger=compacted.ledger.id,
+        key=order.identity.session_key,
+        model=compacted.situation.model,
+        format="chat",
+        preset=order.preset.name,
+        messages=compacted.length,
+        received_tokens=compacted.received_tokens,
+        sent_tokens=compacted.sent_tokens,
+        edits=len(compacted.plan.stubs),
+        compactions=0,
+        reads=0,
+        calls=1,
+    )
+
+
+def _terms(order: Order, ledger: Ledger, situation: Situation) -> Terms:
+    can_declare = situation.obstacle is None and order.takes_tools and not refuses_tool(order.facts, situation)
+    return Terms(
+        policies=order.preset.policies,
+        reader=choose_name(situation.names, ledger.reader) if can_declare else None,
+        may_offload=situation.can_be_called,
+        has_tools=situation.has_tools,
+    )
+
+
+def refusal_fact(situation: Situation) -> str:
+    """Return the name of the fact that a model refuses the reading tool, with and without JSON answers apart."""
+    return f"no-tool|{'json' if situation.is_json else 'any'}|{situation.model}"
+
+
+def refuses_tool(facts: frozenset[str], situation: Situation) -> bool:
+    """Say whether it was learnt that this request would be refused with the reading tool."""
+    return f"no-tool|any|{situation.model}" in facts or refusal_fact(situation) in facts

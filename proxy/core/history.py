@@ -1,0 +1,202 @@
+"""The neutral history: what decisions need to know about each message, whatever wire format it came in.
+
+A wire adapter turns raw messages into `Facts`. Facts are a pure function of the raw bytes, so they are memoised by the
+hash of these bytes and a known message is never parsed twice. Two digests per message:
+
+- *match*: by meaning and lenient, so that a client that re-serialises, drops fields or re-escapes is recognised. It
+  finds tips, anchors and hidden turns.
+- *exact*: of each text that may be moved out, byte for byte. It keys originals and edits.
+
+The chain of match digests starts after the leading system and developer messages: these may hold a clock, are never
+edited, and are no part of a conversation's identity. Pairing of calls and answers is by position, since ids repeat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal, Protocol
+
+import msgspec
+
+from proxy.core.memo import Memo
+
+DIGEST_BYTES = 16
+Role = Literal["system", "user", "assistant", "tool", "other"]
+Kind = Literal["result", "user"]
+
+
+def digest(*pieces: bytes, key: bytes = b"") -> bytes:
+    """Return 16 bytes that stand for these pieces in this order; their borders count."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
+    for piece in pieces:
+        state.update(len(piece).to_bytes(8, "little"))
+        state.update(piece)
+    return state.digest()
+
+
+def text_bytes(text: str) -> bytes:
+    """Return the exact bytes of a text; lone surrogates, which JSON can spell, included."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A text of a message that a policy may move out."""
+
+    at: int  # which text of the message, as its adapter numbers them
+    kind: Kind
+    exact: bytes
+    size_bytes: int
+    call_id: str | None = None  # of the call that a result answers
+
+
+class CallFact(msgspec.Struct, frozen=True):
+    """One tool call of an assistant message."""
+
+    id: str | None
+    name: str
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of one message."""
+
+    key: bytes  # hash of the raw bytes
+    role: Role
+    match: bytes
+    slots: tuple[Slot, ...] = ()
+    calls: tuple[CallFact, ...] = ()
+    call_id: str | None = None  # of the call that a tool message answers
+    estimated_tokens: int = 0  # bytes / 4, images by their size
+
+
+class Adapter(Protocol):
+    """One wire format: reads raw messages and writes changed ones."""
+
+    format: str
+
+    def facts(self, raw: bytes, key: bytes) -> Facts:
+        """Return what is known of a raw message with this hash; never raises on valid JSON."""
+        ...
+
+    def text(self, raw: bytes, at: int) -> str:
+        """Return the text of a slot."""
+        ...
+
+    def replace_texts(self, raw: bytes, texts: dict[int, str]) -> bytes:
+        """Return the message with these slots changed and the container shape kept."""
+        ...
+
+
+class FactsMemo:
+    """Facts by the hash of the raw bytes, bounded."""
+
+    def __init__(self, adapter: Adapter, capacity: int = 32_768) -> None:
+        self.adapter = adapter
+        self._memo: Memo[bytes, Facts] = Memo(capacity)
+
+    def look_up(self, messages: Sequence[bytes]) -> list[Facts]:
+        """Return the facts of each raw message."""
+        memo, sha256 = self._memo, hashlib.sha256
+        out: list[Facts] = []
+        for raw in messages:
+            key = sha256(raw).digest()
+            facts = memo.get(key)
+            if facts is None:
+                facts = self.adapter.facts(raw, key)
+                memo.put(key, facts)
+            out.append(facts)
+        return out
+
+
+class Block(msgspec.Struct, frozen=True):
+    """An assistant message with all its answers, as indices into the history: [start, stop)."""
+
+    start: int
+    stop: int
+
+
+class History:
+    """The messages of one request with their facts, digests and pairing."""
+
+    def __init__(self, messages: list[bytes], facts: list[Facts]) -> None:
+        self.messages = messages
+        self.facts = facts
+        self.leading = _count_leading(facts)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Tokens of all messages, estimated."""
+        return sum(f.estimated_tokens for f in self.facts)
+
+    @property
+    def opening(self) -> bytes:
+        """Match digest of the first user message, else of the first message of the chain, else nothing."""
+        chain = self.facts[self.leading :]
+        first = next((f for f in chain if f.role == "user"), chain[0] if chain else None)
+        return first.match if first else b""
+
+    def chain(self, root: bytes) -> list[bytes]:
+        """Return the prefix digests; item k stands for the first k messages of the chain."""
+        out = [root]
+        blake2b = hashlib.blake2b
+        for facts in self.facts[self.leading :]:
+            out.append(blake2b(out[-1] + facts.match, digest_size=DIGEST_BYTES).digest())
+        return out
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """All assistant messages with the tool messages right behind each, in order."""
+        out: list[Block] = []
+        index, end = self.leading, len(self.facts)
+        while index < end:
+            stop = index + 1
+            if self.facts[index].role == "assistant":
+                while stop < end and self.facts[stop].role == "tool":
+                    stop += 1
+                out.append(Block(index, stop))
+            index = stop
+        return out
+
+    def anchors(self, key: bytes) -> list[tuple[bytes, int]]:
+        """Return (digest, index behind the block) for each assistant block that can identify this history.
+
+        An anchor covers its block and everything back to the block before it, so that short common answers ("ok") do
+        not join strangers; a first block counts alone only if it has answers of tools.
+        """
+        out: list[tuple[bytes, int]] = []
+        before: Block | None = None
+        for block in self.blocks:
+            start = block.start if before is None else before.start
+            if before is not None or block.stop - block.start > 1:
+                covered = b"".join(f.match for f in self.facts[start : block.stop])
+                out.append((digest(b"anchor", covered, key=key), block.stop))
+            before = block
+        return out
+
+    def tool_of(self, index: int) -> str | None:
+        """Return the name of the tool that the tool message at `index` answers; by id inside its block, else by position."""
+        return self._tools.get(index)
+
+    @cached_property
+    def _tools(self) -> dict[int, str]:
+        out: dict[int, str] = {}
+        for block in self.blocks:
+            calls = list(self.facts[block.start].calls)
+            for index in range(block.start + 1, block.stop):
+                wanted = self.facts[index].call_id
+                call = next((c for c in calls if c.id == wanted), calls[0] if calls else None)
+                if call is not None:
+                    out[index] = call.name
+                    calls.remove(call)
+        return out
+
+
+def _count_leading(facts: list[Facts]) -> int:
+    for index, fact in enumerate(facts):
+        if fact.role != "system":
+            return index
+    return len(facts)

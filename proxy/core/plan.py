@@ -1,0 +1,224 @@
+"""Deciding: which texts of this history are stubs, which hidden turns come back, what the ledger gains.
+
+What holds here:
+
+- What the ledger knows is applied as it was decided, whatever today's policy says: a change of policy never rewrites
+  decisions taken. Policies see only texts that no earlier request of this session held.
+- A stub and the tool that reads it are one decision: where the tool cannot be declared there is no stub and no hidden
+  turn, and nothing of that goes into the ledger.
+- The plan is a pure function of the history, the ledger and the terms, so a lost race is answered by planning again on
+  the newer ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from proxy.core.history import Adapter, History, Slot, text_bytes
+from proxy.core.ledger import AnyEntry, Began, HiddenTurn, Offloaded, Recognition
+from proxy.core.memo import Memo
+from proxy.core.policy import Candidate, Offload, Policy, View
+from proxy.core.rows import count_lines
+from proxy.core.stub import StubSpec, is_worthwhile, make_ref, render_stub
+
+Place = tuple[int, int]  # index of the message, number of the text in it
+_FIRST_LINE_CHARACTERS = 80
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What holds for one request: its policies, and whether the reading tool can be declared and called."""
+
+    policies: tuple[Policy, ...]
+    reader: str | None  # name for the reading tool; None: it cannot be declared in this request
+    may_offload: bool  # False: nothing new leaves (the model cannot call the tool in this turn)
+    has_tools: bool  # the client declares tools
+    refused: frozenset[str] = frozenset()  # refs that were erased for good: their texts stay
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """A new decision with the text it is about."""
+
+    entry: Offloaded
+    text: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What becomes of one request."""
+
+    recognition: Recognition
+    reader: str | None = None  # declare the reading tool under this name
+    stubs: dict[Place, Offloaded] = {}
+    grafts: dict[int, HiddenTurn] = {}  # by index of the visible message
+    fresh: tuple[Fresh, ...] = ()
+    entries: tuple[AnyEntry, ...] = ()  # to be appended to the ledger
+
+
+class Stubs:
+    """Renders stubs, each once: the text of a stub depends on the original and its ledger entry alone."""
+
+    def __init__(self, count: Callable[[str], int], capacity_bytes: int = 16_000_000) -> None:
+        self.count = count
+        self._memo: Memo[tuple[str, str, int, int], str] = Memo(capacity_bytes)
+
+    def render(self, entry: Offloaded, text: Callable[[], str]) -> str:
+        """Return the stub of an entry; `text` gives the original when it has to be rendered."""
+        key = (entry.ref, entry.reader, entry.head_lines, entry.tail_lines)
+        stub = self._memo.get(key)
+        if stub is None:
+            spec = StubSpec(
+                ref=entry.ref,
+                tool=entry.reader,
+                kind=entry.kind,
+                tokens=entry.tokens,
+                lines=entry.lines,
+                head_lines=entry.head_lines,
+                tail_lines=entry.tail_lines,
+            )
+            stub = render_stub(text(), spec, self.count)
+            self._memo.put(key, stub, weight=len(stub) + 200)
+        return stub
+
+
+class Planner:
+    """Makes plans for one wire format with one tenant secret."""
+
+    def __init__(self, adapter: Adapter, secret: bytes, stubs: Stubs) -> None:
+        self._adapter = adapter
+        self._secret = secret
+        self._stubs = stubs
+
+    def plan(self, history: History, recognition: Recognition, root: bytes, terms: Terms) -> Plan:
+        """Decide about a history; `root` is what a ledger without entries begins with."""
+        if terms.reader is None:
+            return Plan(recognition)
+        ledger = recognition.ledger
+        root = ledger.root or root
+        fresh = self._decide(history, recognition, root, terms) if terms.may_offload else ()
+        stubs = _in_force(history, recognition, [f.entry for f in fresh])
+        entries: tuple[AnyEntry, ...] = tuple(f.entry for f in fresh)
+        if entries and not ledger.root:
+            entries = (Began(root), *entries)
+        is_declared = terms.has_tools or bool(stubs) or ledger.reader is not None
+        return Plan(
+            recognition=recognition,
+            reader=terms.reader if is_declared else None,
+            stubs=stubs,
+            grafts=_grafts(history, recognition),
+            fresh=fresh,
+            entries=entries,
+        )
+
+    def _decide(self, history: History, known: Recognition, root: bytes, terms: Terms) -> tuple[Fresh, ...]:
+        candidates = list(undecided(history, known))
+        if not candidates or not terms.policies:
+            return ()
+
+        def text_of(candidate: Candidate) -> str:
+            return self._adapter.text(history.messages[candidate.message], candidate.at)
+
+        view = View(
+            candidates,
+            count=lambda c: self._stubs.count(text_of(c)),
+            characters=lambda c: len(text_of(c)),
+        )
+        out: dict[tuple[str, bytes], Fresh] = {}
+        for policy in terms.policies:
+            for edit in policy.edits(view):
+                candidate = edit.candidate
+                view.taken.add((candidate.message, candidate.at))
+                key = (candidate.kind, candidate.exact)
+                if key not in out:
+                    entry = self._entry(edit, text_of(candidate), policy.name(), root, str(terms.reader))
+                    since = candidate.message - history.leading + known.shift
+                    fresh = Fresh(msgspec.structs.replace(entry, since=since), text_of(candidate))
+                    if entry.ref not in terms.refused and self._is_worth_it(fresh):
+                        out[key] = fresh
+        return tuple(out.values())
+
+    def _entry(self, edit: Offload, text: str, policy: str, root: bytes, reader: str) -> Offloaded:
+        candidate = edit.candidate
+        return Offloaded(
+            exact=candidate.exact,
+            since=0,
+            ref=make_ref(self._secret, root, text_bytes(text)),
+            kind=candidate.kind,
+            policy=policy,
+            reason=edit.reason,
+            tokens=self._stubs.count(text),
+            lines=count_lines(text),
+            head_lines=edit.head_lines,
+            tail_lines=edit.tail_lines,
+            reader=reader,
+            tool=None if candidate.tool is None else _storable(candidate.tool),
+            first_line=_storable(text[:_FIRST_LINE_CHARACTERS].split("\n", 1)[0].strip()),
+        )
+
+    def _is_worth_it(self, fresh: Fresh) -> bool:
+        stub = self._stubs.render(fresh.entry, lambda: fresh.text)
+        return is_worthwhile(stub, fresh.text, fresh.entry.tokens, self._stubs.count)
+
+
+def _storable(text: str) -> str:
+    """Return the text without lone surrogates, which have no place in a ledger."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def undecided(history: History, known: Recognition) -> Sequence[Candidate]:
+    """Return the texts that nothing was decided about: new messages, and where only an anchor is known the others too."""
+    first = history.leading if known.anchored else known.known
+    offloads = known.ledger.offloads
+    out: list[Candidate] = []
+    blocks = {i: b.start for b in history.blocks if b.stop > first for i in range(b.start, b.stop)}
+    for index in range(max(first, history.leading), len(history)):
+        for slot in history.facts[index].slots:
+            if not _applies(offloads.get((slot.kind, slot.exact)), index, history, known):
+                tool = history.tool_of(index) if slot.kind == "result" else None
+                out.append(_candidate(index, slot, tool, blocks.get(index)))
+    return out
+
+
+def _candidate(index: int, slot: Slot, tool: str | None, block: int | None) -> Candidate:
+    return Candidate(
+        message=index,
+        at=slot.at,
+        kind=slot.kind,
+        exact=slot.exact,
+        size_bytes=slot.size_bytes,
+        tool=tool,
+        block=block,
+    )
+
+
+def _applies(entry: Offloaded | None, index: int, history: History, known: Recognition) -> bool:
+    return entry is not None and index - history.leading + known.shift >= entry.since
+
+
+def _in_force(history: History, known: Recognition, fresh: Sequence[Offloaded]) -> dict[Place, Offloaded]:
+    offloads = known.ledger.offloads
+    if fresh:
+        # The newer decision about an equal text counts where the older one does not reach back to.
+        offloads = {**{(e.kind, e.exact): e for e in fresh}, **offloads}
+    if not offloads:
+        return {}
+    out: dict[Place, Offloaded] = {}
+    for index in range(history.leading, len(history)):
+        for slot in history.facts[index].slots:
+            entry = offloads.get((slot.kind, slot.exact))
+            if entry is not None and _applies(entry, index, history, known):
+                out[index, slot.at] = entry
+    return out
+
+
+def _grafts(history: History, known: Recognition) -> dict[int, HiddenTurn]:
+    if not known.ledger.hidden:
+        return {}
+    out: dict[int, HiddenTurn] = {}
+    for index in range(history.leading, len(history)):
+        facts = history.facts[index]
+        if facts.role == "assistant":
+            turn = known.ledger.hidden_at(index - history.leading + known.shift, facts.match)
+            if turn is not None:
+                out[index] = turn
+    return out

@@ -1,0 +1,81 @@
+"""Carrying a plan out on the bytes: stubs, hidden turns and the tool go in, everything else stays as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from proxy.core.envelope import Envelope, Patch, Span
+from proxy.core.history import Adapter, History
+from proxy.core.ledger import HiddenTurn, Offloaded
+from proxy.core.memo import Memo
+from proxy.core.plan import Plan, Stubs
+
+_MEMO_BYTES = 32_000_000
+
+
+class ToolWriter(Protocol):
+    """How a wire format declares the reading tool and puts hidden turns back."""
+
+    def declare(self, patch: Patch, name: str) -> None:
+        """Append the declaration of the tool to the body, and allow it where the client allows a subset."""
+        ...
+
+    def graft(self, visible: bytes, turn: HiddenTurn) -> list[bytes]:
+        """Return the messages that stand for a visible message with its hidden turn."""
+        ...
+
+
+class Rewriter:
+    """Rewrites bodies of one wire format; rewritten messages are memoised by their raw hash and refs."""
+
+    def __init__(self, adapter: Adapter, writer: ToolWriter, stubs: Stubs) -> None:
+        self._adapter = adapter
+        self._writer = writer
+        self._stubs = stubs
+        self._memo: Memo[tuple[bytes, tuple[tuple[int, str], ...]], bytes] = Memo(_MEMO_BYTES)
+
+    def rewrite(self, envelope: Envelope, history: History, plan: Plan) -> bytes:
+        """Return the body to send."""
+        patch = Patch(envelope)
+        changed = self._changed(history, plan)
+        if changed:
+            spans = envelope.elements("messages")
+            for index, data in changed.items():
+                patch.replace(spans[index], data)
+        if plan.reader is not None:
+            self._writer.declare(patch, plan.reader)
+        return patch.apply()
+
+    def _changed(self, history: History, plan: Plan) -> dict[int, bytes]:
+        by_message: dict[int, list[tuple[int, Offloaded]]] = {}
+        for (index, at), entry in plan.stubs.items():
+            by_message.setdefault(index, []).append((at, entry))
+        out = {index: self.stubbed(history, index, edits) for index, edits in by_message.items()}
+        for index, turn in plan.grafts.items():
+            raw = out.get(index, history.messages[index])
+            out[index] = b",".join(self._writer.graft(raw, turn))
+        return out
+
+    def stubbed(self, history: History, index: int, edits: Sequence[tuple[int, Offloaded]]) -> bytes:
+        """Return a message with its stubs in place."""
+        key = (history.facts[index].key, tuple((at, entry.ref) for at, entry in edits))
+        data = self._memo.get(key)
+        if data is None:
+            raw = history.messages[index]
+            texts = {at: self._stub(raw, at, entry) for at, entry in edits}
+            data = self._adapter.replace_texts(raw, texts)
+            self._memo.put(key, data, weight=len(data) + 300)
+        return data
+
+    def _stub(self, raw: bytes, at: int, entry: Offloaded) -> str:
+        return self._stubs.render(entry, lambda: self._adapter.text(raw, at))
+
+
+def append_messages(envelope: Envelope, messages: Sequence[bytes]) -> bytes:
+    """Return the body with further messages at the end of its list."""
+    patch = Patch(envelope)
+    span = envelope.spans["messages"]
+    end = span.stop - 1
+    patch.replace(Span(end, end), b"".join(b"," + m for m in messages))
+    return patch.apply()

@@ -1,0 +1,225 @@
+"""Chat Completions messages: what they say, and how to change one text without touching its neighbours.
+
+Field reference: OpenAI's `POST /v1/chat/completions`; extensions of other providers are kept as they come. A slot's
+number is -1 for content that is a string, else the index of the part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from proxy.core.envelope import decode, split_list
+from proxy.core.history import CallFact, Facts, Kind, Role, Slot, digest, text_bytes
+from proxy.core.media import media_tokens
+
+WHOLE = -1
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_KINDS: dict[Role, Kind] = {"tool": "result", "user": "user"}
+_MESSAGE_OVERHEAD_TOKENS = 4
+_BYTES_PER_TOKEN = 4
+# Markers that steer a provider's cache and say nothing about the conversation.
+_CACHE_MARKERS = ("cache_control", "prompt_cache_breakpoint")
+
+
+class ChatAdapter:
+    """The wire format of Chat Completions."""
+
+    format = "chat"
+
+    def facts(self, raw: bytes, key: bytes) -> Facts:
+        """Return what is known of a raw message with this hash."""
+        message = decode(raw)
+        if not isinstance(message, dict):
+            return Facts(key, "other", digest(b"odd", raw), estimated_tokens=len(raw) // _BYTES_PER_TOKEN)
+        name = message.get("role")
+        role = _ROLES.get(name, "other") if isinstance(name, str) else "other"
+        call_id = message.get("tool_call_id")
+        call_id = call_id if isinstance(call_id, str) else None
+        return Facts(
+            key=key,
+            role=role,
+            match=_match(message, name if role == "other" else role),
+            slots=tuple(_slots(message, _KINDS.get(role), call_id)),
+            calls=tuple(CallFact(c.get("id"), _call_name(c)) for c in _calls(message)),
+            call_id=call_id,
+            estimated_tokens=_estimate(message, raw),
+        )
+
+    def text(self, raw: bytes, at: int) -> str:
+        """Return the text of a slot."""
+        message: Any = decode(raw)
+        content = message["content"]
+        return str(content if at == WHOLE else content[at]["text"])
+
+    def replace_texts(self, raw: bytes, texts: dict[int, str]) -> bytes:
+        """Return the message with these texts in the place of the old; all else keeps its bytes."""
+        fields = split_fields(raw)
+        if WHOLE in texts:
+            fields["content"] = encode_text(texts[WHOLE])
+        else:
+            parts = split_list(fields["content"])
+            for at, text in texts.items():
+                part = split_fields(parts[at])
+                part["text"] = encode_text(text)
+                parts[at] = join_fields(part)
+            fields["content"] = b"[" + b",".join(parts) + b"]"
+        return join_fields(fields)
+
+
+def split_fields(raw: bytes) -> dict[str, bytes]:
+    """Return the raw values of a JSON object, in order."""
+    try:
+        return {k: bytes(v) for k, v in msgspec.json.decode(raw, type=dict[str, Raw]).items()}
+    except msgspec.DecodeError:
+        value = decode(raw)
+        return {k: encode_lenient(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def join_fields(fields: dict[str, bytes]) -> bytes:
+    """Write a JSON object from raw values."""
+    return b"{" + b",".join(msgspec.json.encode(k) + b":" + v for k, v in fields.items()) + b"}"
+
+
+def encode_text(text: str) -> bytes:
+    """Write a JSON string; lone surrogates are escaped, since they have no UTF-8."""
+    try:
+        return msgspec.json.encode(text)
+    except UnicodeEncodeError:
+        return json.dumps(text).encode()
+
+
+def encode_lenient(value: object) -> bytes:
+    """Write any decoded JSON value; lone surrogates are escaped."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls")
+    found = [c for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
+    legacy = message.get("function_call")
+    return [*found, {"function": legacy}] if isinstance(legacy, dict) else found
+
+
+def _call_name(call: dict[str, Any]) -> str:
+    for key in ("function", "custom"):
+        inner = call.get(key)
+        if isinstance(inner, dict):
+            return str(inner.get("name") or "")
+    return ""
+
+
+def _call_arguments(call: dict[str, Any]) -> bytes:
+    """Return the arguments in one canonical spelling, so that re-serialised ones are equal."""
+    function, custom = call.get("function"), call.get("custom")
+    if isinstance(function, dict):
+        arguments = function.get("arguments")
+        value = decode(text_bytes(arguments)) if isinstance(arguments, str) else arguments
+        if value is None:
+            return text_bytes(str(arguments or ""))
+        return _canonical(value)
+    return text_bytes(str(custom.get("input") or "")) if isinstance(custom, dict) else b""
+
+
+def _canonical(value: object) -> bytes:
+    try:
+        return json.dumps(_plain(value), sort_keys=True, separators=(",", ":")).encode()
+    except (RecursionError, TypeError):
+        return repr(value).encode("utf-8", "surrogatepass")
+
+
+def _plain(value: object) -> object:
+    """Return the value with whole floats as integers, since JavaScript writes 1.0 as 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _parts(message: dict[str, Any]) -> list[Any]:
+    content = message.get("content")
+    if isinstance(content, list):
+        return content
+    return [] if content is None else [content]
+
+
+def _part_text(part: object) -> str | None:
+    """Return the text of a part, a plain string included; None for images and all else."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and part.get("type") in ("text", "refusal"):
+        text = part.get("text", part.get("refusal"))
+        return text if isinstance(text, str) else None
+    return None
+
+
+def _match(message: dict[str, Any], role: object) -> bytes:
+    texts: list[str] = []
+    others: list[bytes] = []
+    for part in _parts(message):
+        text = _part_text(part)
+        if text is not None:
+            texts.append(text)
+        elif isinstance(part, dict) and part.get("type") not in ("thinking", "redacted_thinking"):
+            others.append(_canonical({k: v for k, v in part.items() if k not in _CACHE_MARKERS}))
+    text = "".join(texts)
+    if role == "assistant":
+        text = (text or str(message.get("refusal") or "")).strip()
+    calls = [text_bytes(_call_name(c)) + b"\0" + _call_arguments(c) for c in _calls(message)]
+    return digest(text_bytes(str(role)), text_bytes(text), *others, b"calls", *calls)
+
+
+def _slots(message: dict[str, Any], kind: Kind | None, call_id: str | None) -> Iterator[Slot]:
+    content = message.get("content")
+    if kind is None:
+        return
+    if isinstance(content, str):
+        yield _slot(WHOLE, kind, content, call_id)
+    elif isinstance(content, list):
+        for at, part in enumerate(content):
+            if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+                yield _slot(at, kind, part["text"], call_id)
+
+
+def _slot(at: int, kind: Kind, text: str, call_id: str | None) -> Slot:
+    data = text_bytes(text)
+    return Slot(at=at, kind=kind, exact=digest(data), size_bytes=len(data), call_id=call_id)
+
+
+def _estimate(message: dict[str, Any], raw: bytes) -> int:
+    size, media = len(raw), 0
+    for part in _parts(message):
+        if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
+            tokens = media_tokens(part)
+            if tokens is not None:
+                media += tokens
+                size -= min(size, _media_bytes(part))
+    return _MESSAGE_OVERHEAD_TOKENS + media + size // _BYTES_PER_TOKEN
+
+
+def _media_bytes(part: dict[str, Any]) -> int:
+    return sum(len(leaf) for leaf in _leaves(part))
+
+
+def _leaves(value: object) -> Iterator[str]:
+    walk: Callable[[object], Iterator[str]] = _leaves
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from walk(inner)

@@ -1,0 +1,325 @@
+"""One request from start to end: the only place where effects are put in sequence.
+
+    1 choose the preset        settings      header or default -> preset, 400; one without policies is a plain relay
+    2 identify the caller      tenants       credential -> tenant and what goes upstream, 401
+    3 compact                  compaction    body -> shorter body; whatever breaks here: the client's own body (law f)
+    4 ask the upstream         upstream      a refusal of the reading tool is answered by one try without it
+    5 relay, splice, remember  turn          answer -> client, reads answered in between
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from proxy.access import Provider
+from proxy.compaction import Compacted, Compactor, Order, refusal_fact
+from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
+from proxy.core.intercept import Interceptor, InterceptOptions, ToolUse
+from proxy.core.ledger import Hidden, HiddenTurn, Learnt
+from proxy.core.rewrite import append_messages
+from proxy.counting import Counter
+from proxy.errors import BadRequest, ProxyError, StoreError, error_body
+from proxy.exchange import Exchange, Responder
+from proxy.headers import Headers, request_headers, response_headers
+from proxy.outcome import Outcome
+from proxy.presets import Preset
+from proxy.reader import Reader, ReadScope
+from proxy.sessions import Identity
+from proxy.settings import Settings
+from proxy.store.base import Store
+from proxy.tenants import CREDENTIAL_HEADERS, Caller, identify
+from proxy.turn import Turn
+from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
+
+log = structlog.get_logger()
+
+_OK = range(200, 300)
+_REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 501})
+_TOOL_WORDS = re.compile(rb"\btools?\b|function call|extra inputs|response mime type", re.IGNORECASE)
+# A history with broken pairs is refused in words about tools, too; sending it without our tool would not help.
+_PAIRING_WORDS = re.compile(rb"tool_call_id|tool_calls|role .{0,3}tool\b", re.IGNORECASE)
+_LONGEST_KEY = 512
+_VETTED_HOSTS = ("openai.com", "openai.azure.com")
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the gateway is made of; the callables give what is in force now."""
+
+    settings: Callable[[], Settings]
+    provider: Callable[[str], Provider]  # by model
+    store: Store
+    secret: bytes
+    transport: Transport
+    counter: Counter
+
+
+class CompactingGateway:
+    """Serves the compacting route."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.compactor = Compactor(parts.store, parts.secret, parts.counter, record=parts.settings().store.record)
+        self.reader = Reader(parts.store, self.compactor.adapter, parts.counter)
+        self._facts: dict[str, frozenset[str]] = {}
+
+    async def handle(self, exchange: Exchange, responder: Responder) -> None:
+        """Serve one chat request."""
+        job = _Job(self, exchange, responder)
+        try:
+            await job.run()
+        except ProxyError as error:
+            if responder.started:
+                raise
+            body = error_body(error)
+            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            await responder.start(error.status, [*head, *job.outcome.headers()])
+            await responder.finish(body)
+
+    async def facts_of(self, tenant: str) -> frozenset[str]:
+        """Return what was learnt about this tenant's upstreams; the store is asked once."""
+        known = self._facts.get(tenant)
+        if known is None:
+            known = self._facts[tenant] = frozenset(await self.parts.store.facts(tenant))
+        return known
+
+    async def learn_refusal(self, compacted: Compacted) -> None:
+        """Remember that the reading tool is refused: in this session's ledger, and for the tenant's other sessions."""
+        tenant, fact = compacted.order.identity.tenant, refusal_fact(compacted.situation)
+        self._facts[tenant] = self._facts.get(tenant, frozenset()) | {fact}
+        try:
+            await self.compactor.sessions.append_later(tenant, compacted.ledger, [Learnt(fact)])
+            await self.parts.store.put_fact(tenant, fact, b"1")
+        except StoreError as error:
+            log.warning("fact_not_stored", fact=fact, error=error.message)
+
+
+class _Job:
+    """One request on its way through the gateway; also does what its turn asks for (`turn.Rounds`)."""
+
+    def __init__(self, gateway: CompactingGateway, exchange: Exchange, responder: Responder) -> None:
+        self._gateway = gateway
+        self._parts = gateway.parts
+        self._exchange = exchange
+        self._responder = responder
+        self._compacted: Compacted | None = None
+        self._sends: Callable[..., UpstreamRequest]
+        self.outcome = Outcome(body_bytes=len(exchange.body))
+
+    async def run(self) -> None:
+        """Serve the request."""
+        settings = self._parts.settings()
+        preset = choose_preset(self._exchange, settings)
+        envelope = self._open_envelope()
+        model = envelope.value("model") if envelope is not None else None
+        provider = self._parts.provider(model if isinstance(model, str) else "")
+        caller = identify(
+            self._exchange.headers,
+            self._parts.secret,
+            provider.api_key,
+            is_loopback=self._exchange.client_is_loopback,
+        )
+        self._sends = _Sender(self._exchange, provider, caller).request
+        if not preset.policies:
+            await self._pass_on(await self._ask(self._exchange.body))
+        elif envelope is None:
+            await self._answer(await self._ask(self._exchange.body, readable=self._wants_stream(None)))
+        else:
+            self._compacted = await self._compact(envelope, caller, provider, preset)
+            await self._converse(envelope)
+
+    async def _converse(self, envelope: Envelope) -> None:
+        compacted = self._compacted
+        body = self._exchange.body if compacted is None else compacted.body
+        readable = self._reader is not None or self._wants_stream(envelope)
+        response = await self._ask(body, readable=readable)
+        if compacted is not None and self._reader is not None and response.status in _REFUSAL_STATUSES:
+            response = await self._past_refusal(response, compacted, readable=readable)
+        await self._answer(response)
+
+    @property
+    def _reader(self) -> str | None:
+        """Name of the reading tool, where it is declared."""
+        if self._compacted is None or self.outcome.bypassed or self._compacted.order.preset.shadow:
+            return None
+        return self._compacted.plan.reader
+
+    def _open_envelope(self) -> Envelope | None:
+        try:
+            return open_envelope(self._exchange.body)
+        except NotAnEnvelope:
+            self.outcome.bypassed = "body"
+            return None
+
+    async def _compact(
+        self, envelope: Envelope, caller: Caller, provider: Provider, preset: Preset
+    ) -> Compacted | None:
+        """Return the compacted request; None, with the reason noted, when that is impossible (law f)."""
+        began = time.perf_counter()
+        try:
+            order = Order(
+                identity=Identity(caller.tenant, session_key(self._exchange, envelope)),
+                envelope=envelope,
+                preset=preset,
+                takes_tools_with_json=provider.target.origin.endswith(_VETTED_HOSTS),
+                facts=await self._gateway.facts_of(caller.tenant),
+            )
+            self.outcome.compacted = await self._gateway.compactor.compact(order)
+        except StoreError as error:
+            self.outcome.bypassed = error.code
+            log.warning("bypassed", reason=error.code, error=error.message)
+        except (NotAnEnvelope, RecursionError) as error:
+            self.outcome.bypassed = "body"
+            log.info("bypassed", reason="body", error=str(error))
+        except Exception:
+            # Whatever is wrong with us must not cost the client its answer.
+            self.outcome.bypassed = "internal"
+            log.exception("bypassed", reason="internal")
+        self.outcome.compaction_seconds = time.perf_counter() - began
+        return self.outcome.compacted
+
+    async def _ask(self, body: bytes, *, readable: bool = False) -> UpstreamResponse:
+        began = time.perf_counter()
+        response = await self._parts.transport.open(self._sends(body, readable=readable))
+        self.outcome.upstream_seconds += time.perf_counter() - began
+        return response
+
+    async def _past_refusal(
+        self, response: UpstreamResponse, compacted: Compacted, *, readable: bool
+    ) -> UpstreamResponse:
+        """Try once more with the client's own body where the upstream does not take the reading tool."""
+        body = await response.read()
+        if not _TOOL_WORDS.search(body) or _PAIRING_WORDS.search(body):
+            return response
+        second = await self._ask(self._exchange.body, readable=readable)
+        self.outcome.bypassed = "tool_refused"
+        if second.status in _OK:
+            await self._gateway.learn_refusal(compacted)
+        return second
+
+    async def _answer(self, response: UpstreamResponse) -> None:
+        """Relay an answer of the first round, through the interceptor where there is something to read or to splice."""
+        if response.status not in _OK or not (response.is_event_stream or self._reader):
+            await self._pass_on(response)
+            return
+        options = InterceptOptions(
+            tool=self._reader,
+            rounds=self._compacted.order.preset.rounds if self._compacted else 0,
+            wants_usage=self._wants_usage(),
+            streaming=response.is_event_stream,
+            json_mode=self._compacted is not None and self._compacted.situation.is_json,
+        )
+        turn = Turn(Interceptor(options), self, self._responder)
+        headers = [*response_headers(response.headers, response.status), *self.outcome.headers()]
+        if response.is_event_stream:
+            seconds = self._parts.settings().server.keepalive_seconds
+            await turn.stream(response, headers, seconds)
+        else:
+            await turn.whole(response, headers)
+        if self._compacted is not None and turn.summary.reads:
+            self._gateway.compactor.note_reads(self._compacted, turn.summary.reads)
+
+    async def _pass_on(self, response: UpstreamResponse) -> None:
+        """Relay an answer byte for byte as it comes."""
+        headers = response_headers(response.headers, response.status)
+        await self._responder.start(response.status, [*headers, *self.outcome.headers()])
+        try:
+            async for data in response:
+                await self._responder.send(data)
+        finally:
+            await response.close()
+        await self._responder.finish()
+
+    def _wants_stream(self, envelope: Envelope | None) -> bool:
+        return envelope is None or envelope.value("stream") is True
+
+    def _wants_usage(self) -> bool:
+        if self._compacted is None:
+            return False
+        options = self._compacted.order.envelope.value("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
+
+    async def open(self, messages: tuple[bytes, ...], *, with_tool: bool) -> UpstreamResponse:
+        """Open a hidden round: the same request with these messages behind its own."""
+        compacted = self._required()
+        body = compacted.body if with_tool else self._gateway.compactor.without_tool(compacted)
+        return await self._ask(append_messages(open_envelope(body), messages), readable=True)
+
+    async def answer(self, uses: tuple[ToolUse, ...]) -> tuple[str, ...]:
+        """Answer calls of the reading tool."""
+        compacted = self._required()
+        scope = ReadScope(
+            tenant=compacted.order.identity.tenant,
+            ledger=compacted.ledger,
+            history=compacted.history,
+            plan=compacted.plan,
+            read_tokens=compacted.order.preset.read_tokens,
+        )
+        return tuple(await asyncio.gather(*(self._gateway.reader.answer(use, scope) for use in uses)))
+
+    async def remember(self, turn: HiddenTurn) -> None:
+        """Write a hidden turn into the ledger; without it the next request loses a cached prefix, and no more."""
+        compacted = self._required()
+        match = self._gateway.compactor.match_of(turn.visible)
+        entry = Hidden(position=compacted.length, match=match, turn=turn)
+        try:
+            await self._gateway.compactor.sessions.append_later(
+                compacted.order.identity.tenant, compacted.ledger, [entry]
+            )
+        except StoreError as error:
+            log.warning("hidden_turn_not_stored", error=error.message)
+
+    def _required(self) -> Compacted:
+        if self._compacted is None:
+            raise AssertionError("only a compacted request has hidden rounds")
+        return self._compacted
+
+
+class _Sender:
+    """Makes the upstream requests of one exchange."""
+
+    def __init__(self, exchange: Exchange, provider: Provider, caller: Caller) -> None:
+        self._exchange = exchange
+        self._provider = provider
+        self._caller = caller
+
+    def request(self, body: bytes, *, readable: bool) -> UpstreamRequest:
+        """Return a request; `readable` asks for an answer without a content coding."""
+        headers: Headers = request_headers(self._exchange.headers, changed=readable)
+        if self._caller.credential:
+            headers = [pair for pair in headers if pair[0] not in CREDENTIAL_HEADERS]
+            headers.extend(self._caller.credential)
+        url = self._provider.target.url(self._exchange.path, self._exchange.raw_query.decode("latin-1"))
+        return UpstreamRequest(self._exchange.method, url, headers, body, self._provider.target)
+
+
+def choose_preset(exchange: Exchange, settings: Settings) -> Preset:
+    """Return the preset that the header names, else the default one."""
+    wanted = exchange.header(b"x-ullage-policy")
+    name = settings.defaults.preset if wanted is None else wanted.decode("latin-1").strip()
+    preset = settings.presets.get(name)
+    if preset is None:
+        known = ", ".join(sorted(settings.presets))
+        raise BadRequest(f"x-ullage-policy: there is no preset {name!r}; known are {known}", param="x-ullage-policy")
+    return preset
+
+
+def session_key(exchange: Exchange, envelope: Envelope) -> str | None:
+    """Return the explicit session key: `x-ullage-session`, `x-session-id`, or `metadata.session_id` of the body."""
+    for name in (b"x-ullage-session", b"x-session-id"):
+        value = exchange.header(name)
+        if value is not None and value.strip():
+            return _storable(value.strip().decode("utf-8", "surrogateescape"))
+    metadata = envelope.value("metadata") if envelope.is_set("metadata") else None
+    value = metadata.get("session_id") if isinstance(metadata, dict) else None
+    return _storable(value) if isinstance(value, str) and value else None
+
+
+def _storable(key: str) -> str:
+    """Return the key without lone surrogates, which no store takes."""
+    return key[:_LONGEST_KEY].encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,228 @@
+"""Presets: named chains of policies with the sizes at which they act.
+
+A preset is written as a table that may extend another one. Tables are merged key by key (a policy's knobs
+too), then made into one `Preset`. `policy = false` takes a policy out of the chain, `true` puts it in with
+its own defaults. The chain runs in one order whatever the order of writing: edits of one text first, the
+summary of many messages last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from policies import Policy, discover
+from proxy.tables import Path, Wrong, suggest
+from proxy.units import Amount, Seconds, Size, Text, parse_size
+
+_ORDER = (
+    "offload_results",
+    "offload_user_messages",
+    "truncate_inputs",
+    "clear_reasoning",
+    "",  # everything else
+    "summarise_history",
+)
+_SIZES = {
+    "trigger": "Size of the history at which a compaction starts; of both the smaller.",
+    "limit": "Never send more, of the window less the room asked for output.",
+    "target": "How far a compaction goes.",
+}
+_COMPACTING = frozenset({"truncate_inputs", "clear_reasoning", "summarise_history"})
+
+BUILT_IN_TABLES: dict[str, dict[str, Any]] = {
+    "off": {},
+    "safe": {"offload_results": {"over_tokens": 8000}, "offload_user_messages": {"over_tokens": 8000}},
+    "balanced": {
+        "extends": "safe",
+        "trigger": {"share": "50%", "tokens": 100_000},
+        "limit": "85%",
+        "target": "10%",
+        "truncate_inputs": {"over_chars": 2000},
+        "clear_reasoning": True,
+        "summarise_history": True,
+    },
+    "shadow": {"extends": "balanced", "shadow": True},
+    "deep": {
+        "extends": "balanced",
+        "trigger": {"share": "25%", "tokens": 50_000},
+        "target": {"share": "5%", "tokens": 10_000},
+        "offload_results": {"over_tokens": 2000},
+    },
+    "deepagents": {
+        "trigger": "85%",
+        "limit": "95%",
+        "target": "10%",
+        "offload_results": {
+            "over_tokens": 20_000,
+            "per_turn_tokens": None,  # it knows no limit for the answers of one message together
+            "head_lines": 5,
+            "tail_lines": 5,
+            "counting": "characters",
+        },
+        "offload_user_messages": {
+            "over_tokens": 50_000,
+            "head_lines": 5,
+            "tail_lines": 5,
+            "counting": "characters",
+        },
+        "truncate_inputs": {"over_chars": 2000},
+        "summarise_history": True,
+    },
+    "astreus": {
+        "extends": "safe",  # one result of 8,000 tokens would fill its whole context
+        "trigger": 8000,
+        "limit": "85%",
+        "target": 2400,
+        "summarise_history": {"strategy": "hybrid", "keep_steps": 1, "keep_messages": 3, "ratio": 0.3},
+    },
+}
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """A resolved preset. A size is None where the preset never acts on it.
+
+    A preset without policies relays and does nothing else.
+    """
+
+    name: str
+    extends: str | None = None
+    shadow: bool = False
+    trigger: Size | None = None
+    limit: Size | None = None
+    target: Size | None = None
+    read_tokens: int = 8000
+    rounds: int = 8
+    policies: tuple[Policy, ...] = ()
+
+
+class TruncateInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of `truncate_inputs`."""
+
+    over_chars: Annotated[
+        int, Meta(ge=1, description="Inputs of old tool calls over this are shortened.")
+    ] = 2000
+
+
+class ClearReasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`clear_reasoning` has no knobs."""
+
+
+class SummariseHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of `summarise_history`."""
+
+    strategy: Literal["summarise", "selective", "hybrid", "mechanical"] = "summarise"
+    keep_steps: Annotated[int, Meta(ge=0, description="Newest steps that stay verbatim.")] = 3
+    keep_messages: Annotated[int, Meta(ge=0, description="Or newest messages; the larger wins.")] = 0
+    ratio: Annotated[float, Meta(gt=0, le=1, description="How much of what is replaced may stay.")] = 0.3
+    model: Annotated[Text | None, Meta(description="Unset: the request's own model.")] = None
+    wait_seconds: Annotated[Seconds, Meta(description="How long a request at the limit waits.")] = 20.0
+    prompt: Annotated[Text | None, Meta(description="Instructions instead of the built-in ones.")] = None
+
+
+_RESERVED: dict[str, type[msgspec.Struct]] = {
+    "truncate_inputs": TruncateInputs,
+    "clear_reasoning": ClearReasoning,
+    "summarise_history": SummariseHistory,
+}
+
+
+@cache
+def preset_table() -> type[msgspec.Struct]:
+    """Return the type of a preset in the file: its sizes, and one table for every policy there is."""
+    fields: list[tuple[str, Any, Any]] = [
+        ("extends", Annotated[str | None, Meta(description="Preset that this one changes.")], None),
+        *((name, Annotated[Amount, Meta(description=text)], None) for name, text in _SIZES.items()),
+        ("read_tokens", Annotated[int, Meta(ge=100, description="Most that one read returns.")], 8000),
+        ("rounds", Annotated[int, Meta(ge=1, description="Hidden rounds per request.")], 8),
+    ]
+    for name, policy in (_RESERVED | discover()).items():
+        text = f"Knobs of the policy {name}; false takes it out."
+        fields.append((name, Annotated[policy | bool | None, Meta(description=text)], None))
+    return msgspec.defstruct("PresetTable", fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
+
+
+@cache
+def _built_in() -> dict[str, Preset]:
+    return {name: _resolve(name, BUILT_IN_TABLES) for name in BUILT_IN_TABLES}
+
+
+def built_in() -> dict[str, Preset]:
+    """Return the presets that are always there."""
+    return dict(_built_in())
+
+
+def resolve_presets(tables: Mapping[str, dict[str, Any]]) -> dict[str, Preset]:
+    """Return all presets, the built-in ones first. `tables` are checked ones from the file. Raises Wrong."""
+    for name in tables:
+        if name in BUILT_IN_TABLES:
+            problem = f'is built in; choose another name and write extends = "{name}"'
+            raise Wrong(("presets", name), problem)
+    known = {**BUILT_IN_TABLES, **tables}
+    return built_in() | {name: _resolve(name, known) for name in tables}
+
+
+def lineage(name: str, tables: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the preset and what it extends, itself first. Raises Wrong on an unknown name or a circle."""
+    seen: list[str] = []
+    while True:
+        seen.append(name)
+        yield name
+        parent = tables[name].get("extends")
+        if parent is None:
+            return
+        path: Path = ("presets", name, "extends")
+        if parent not in tables:
+            raise Wrong(path, f"there is no preset {parent}; {suggest(parent, tables)}")
+        if parent in seen:
+            circle = " -> ".join((*seen, parent))
+            raise Wrong(path, f"the presets extend each other in a circle ({circle}); take one extends out")
+        name = parent
+
+
+def _resolve(name: str, tables: Mapping[str, dict[str, Any]]) -> Preset:
+    merged: dict[str, Any] = {}
+    for ancestor in reversed(list(lineage(name, tables))):
+        for key, value in tables[ancestor].items():
+            merged[key] = value if key in _SIZES else _merged(merged.get(key), value)
+    for size, default in _sizes_of(merged):
+        merged.setdefault(size, default)
+    sizes: dict[str, Any] = {key: parse_size(merged[key]) for key in _SIZES if key in merged}
+    return Preset(
+        name=name,
+        extends=tables[name].get("extends"),
+        shadow=merged.get("shadow", False),
+        **{key: merged[key] for key in ("read_tokens", "rounds") if key in merged},
+        **sizes,
+        policies=tuple(_policies(merged)),
+    )
+
+
+def _merged(old: object, new: object) -> object:
+    """Merge the knobs of a policy over those of the preset below; `true` leaves them as they are."""
+    if isinstance(old, dict) and (new is True or isinstance(new, dict)):
+        return old if new is True else old | new
+    return new
+
+
+def _sizes_of(merged: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the sizes that a preset with anything to compact cannot do without."""
+    if "trigger" in merged or any(merged.get(policy) not in (None, False) for policy in _COMPACTING):
+        for size in _SIZES:
+            yield size, BUILT_IN_TABLES["balanced"][size]
+
+
+def _policies(merged: dict[str, Any]) -> Iterator[Policy]:
+    known = discover()
+    for name in sorted((key for key in merged if key in known), key=_rank):
+        knobs = {} if merged[name] is True else merged[name]
+        if isinstance(knobs, dict):
+            yield msgspec.convert(knobs, known[name], strict=True)
+
+
+def _rank(policy: str) -> int:
+    return _ORDER.index(policy if policy in _ORDER else "")

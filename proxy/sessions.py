@@ -1,0 +1,158 @@
+"""Recognising a session by its history, and writing down what was decided about it.
+
+The longest prefix of the history that an earlier request reached (a tip) tells the ledger. The newest tip of a ledger
+continues it; an older one is a branch, which shares the common part. A client that trims its front or rewrites its
+early messages has no tip: then anchors, digests of recent assistant blocks, lead to the same ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from proxy.core.history import History, digest
+from proxy.core.ledger import (
+    AnyEntry,
+    Ledger,
+    Recognition,
+    decode_entry,
+    encode_entry,
+    make_ledger_id,
+    make_root,
+)
+from proxy.core.memo import Memo
+from proxy.errors import Conflict
+from proxy.store.base import Mark, Store, Tip
+
+# A request usually adds a few messages, so the tip is among the newest prefixes; the rest is asked for in larger steps.
+_LOOK_UP_SIZES = (8, 32, 128)
+_MOST_ANCHORS = 8
+_LEDGERS_KEPT = 4096
+_MOST_RACES = 8
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Whose history this is: the tenant and the explicit session key, if any."""
+
+    tenant: str
+    session_key: str | None
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A recognised history: its ledger, the root for a ledger without entries, and what will recognise it next time."""
+
+    identity: Identity
+    root: bytes
+    recognition: Recognition
+    marks: tuple[Mark, ...]
+
+
+class Sessions:
+    """Finds and extends ledgers in the store, with a cache of ledgers that is checked against the store's versions."""
+
+    def __init__(self, store: Store, secret: bytes) -> None:
+        self.store = store
+        self.secret = secret
+        self._ledgers: Memo[tuple[str, str], Ledger] = Memo(_LEDGERS_KEPT)
+
+    async def recognise(self, identity: Identity, history: History) -> Known:
+        """Return the ledger of this history, a new one when it is unknown."""
+        root = make_root(self.secret, identity.tenant, identity.session_key, history.opening)
+        chain = history.chain(root)
+        anchors = history.anchors(self._anchor_key(identity))
+        recognition = await self._by_prefix(identity, history, chain)
+        if recognition is None:
+            recognition = await self._by_anchor(identity, history, anchors)
+        if recognition is None:
+            ledger = Ledger(make_ledger_id(self.secret, chain[-1]))
+            recognition = Recognition(ledger, known=history.leading, shift=0)
+        return Known(
+            identity=identity,
+            root=root,
+            recognition=recognition,
+            marks=tuple(_marks(history, recognition, chain[-1], anchors)),
+        )
+
+    async def append(self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry]) -> Ledger:
+        """Write further entries of a ledger, confirmed; a branch is written whole. Raise Conflict on a lost race."""
+        pending = [e for e in (*ledger.entries[ledger.stored :], *entries) if e is not None]
+        await self.store.append_ledger(tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], ())
+        new = Ledger(ledger.id, (*ledger.entries[: ledger.stored], *pending))
+        self._ledgers.put((tenant, ledger.id), new)
+        return new
+
+    async def append_later(self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry]) -> Ledger:
+        """Append to whatever the ledger has become meanwhile."""
+        for _ in range(_MOST_RACES):
+            try:
+                return await self.append(tenant, ledger, entries)
+            except Conflict:
+                ledger = await self.reload(tenant, ledger.id)
+        return await self.append(tenant, ledger, entries)
+
+    async def reload(self, tenant: str, ledger_id: str) -> Ledger:
+        """Read a ledger as the store has it now."""
+        entries = await self.store.load_ledger(tenant, ledger_id)
+        ledger = Ledger(ledger_id, [decode_entry(e) for e in entries])
+        self._ledgers.put((tenant, ledger_id), ledger)
+        return ledger
+
+    async def _by_prefix(self, identity: Identity, history: History, chain: list[bytes]) -> Recognition | None:
+        newest = len(chain) - 1
+        for batch in _batches(newest):
+            tips = await self.store.find_tips(identity.tenant, [chain[k] for k in batch])
+            if not tips:
+                continue
+            by_key = {tip.key: tip for tip in tips}
+            length = next(k for k in batch if chain[k] in by_key)
+            tip = by_key[chain[length]]
+            ledger = await self._ledger(identity.tenant, tip)
+            if length < newest and tip.newest > tip.length:
+                ledger = ledger.branch(make_ledger_id(self.secret, chain[newest]), tip.length)
+            return Recognition(ledger, known=history.leading + length, shift=tip.length - length)
+        return None
+
+    async def _by_anchor(
+        self, identity: Identity, history: History, anchors: list[tuple[bytes, int]]
+    ) -> Recognition | None:
+        recent = anchors[: -_MOST_ANCHORS - 1 : -1]
+        if not recent:
+            return None
+        tips = {t.key: t for t in await self.store.find_tips(identity.tenant, [key for key, _ in recent])}
+        for key, stop in recent:
+            if key in tips:
+                ledger = await self._ledger(identity.tenant, tips[key])
+                shift = tips[key].length - (stop - history.leading)
+                return Recognition(ledger, known=stop, shift=shift, anchored=True)
+        return None
+
+    async def _ledger(self, tenant: str, tip: Tip) -> Ledger:
+        cached = self._ledgers.get((tenant, tip.ledger)) or Ledger(tip.ledger)
+        if cached.version < tip.version:
+            newer = await self.store.load_ledger(tenant, tip.ledger, cached.version)
+            cached = cached.extend([decode_entry(e) for e in newer])
+            self._ledgers.put((tenant, tip.ledger), cached)
+        return cached
+
+    def _anchor_key(self, identity: Identity) -> bytes:
+        return digest(identity.tenant.encode(), (identity.session_key or "").encode("utf-8", "surrogatepass"), key=self.secret)
+
+
+def _batches(newest: int) -> Iterator[range]:
+    """Yield prefix lengths, newest first, in steps; the empty prefix identifies nothing."""
+    stop, step = newest, 0
+    while stop > 0:
+        size = _LOOK_UP_SIZES[min(step, len(_LOOK_UP_SIZES) - 1)]
+        yield range(stop, max(0, stop - size), -1)
+        stop, step = stop - size, step + 1
+
+
+def _marks(
+    history: History, recognition: Recognition, tip: bytes, anchors: list[tuple[bytes, int]]
+) -> Iterator[Mark]:
+    if len(history) > history.leading:
+        yield Mark(key=tip, length=len(history) - history.leading + recognition.shift)
+    for key, stop in anchors[-_MOST_ANCHORS:]:
+        if stop > recognition.known or not recognition.ledger.version:
+            yield Mark(key=key, length=stop - history.leading + recognition.shift)

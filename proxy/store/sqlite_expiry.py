@@ -1,0 +1,102 @@
+"""How things leave the embedded store: erased or deleted by somebody, or idle for too long.
+
+Sessions go with all that hangs on them; an original goes when its last holder is deleted or when it was idle
+itself. Expiry works in small steps, so that the file is never locked for long; each function is the inside of
+a transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from proxy.store.sqlite_schema import SLOT_BITS
+
+STEP_LEDGERS = 20
+STEP_ORIGINALS = 100
+STEP_TIPS = 10_000
+BEFORE_ALL_TIPS = -(1 << 63)
+
+_SLICE = "SELECT max(id) FROM (SELECT id FROM tip WHERE id > ? ORDER BY id LIMIT ?)"
+_SWEEP = "DELETE FROM tip WHERE id > ? AND id <= ? AND ledger NOT IN (SELECT id FROM ledger)"
+
+
+def erase_original(connection: sqlite3.Connection, tenant: str | None, ref: str, now: float) -> bool:
+    """Drop an original and leave a tombstone, for one tenant or for all that have it; False if nobody has."""
+    rows = connection.execute(
+        "SELECT o.id, o.tenant FROM original o JOIN tenant t ON t.id = o.tenant "
+        "WHERE o.ref = ?1 AND (?2 IS NULL OR t.name = ?2)",
+        (ref, tenant),
+    ).fetchall()
+    _drop_originals(connection, [number for number, _ in rows])
+    connection.executemany(
+        "INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", [(ref, owner, now) for _, owner in rows]
+    )
+    return bool(rows)
+
+
+def delete_session(connection: sqlite3.Connection, tenant: str | None, session: str) -> bool:
+    """Drop a session and the originals that nobody else holds; False if there is none."""
+    rows = connection.execute(
+        "SELECT l.id FROM ledger l JOIN tenant t ON t.id = l.tenant "
+        "WHERE l.name = ?1 AND (?2 IS NULL OR t.name = ?2)",
+        (session, tenant),
+    ).fetchall()
+    for (ledger,) in rows:
+        alone = connection.execute(
+            "SELECT original FROM hold h WHERE ledger = ?1 AND NOT EXISTS "
+            "(SELECT 1 FROM hold o WHERE o.original = h.original AND o.ledger != ?1)",
+            (ledger,),
+        ).fetchall()
+        _drop_originals(connection, [number for (number,) in alone])
+        _drop_ledger(connection, ledger)
+    return bool(rows)
+
+
+def expire_step(connection: sqlite3.Connection, before: float) -> int:
+    """Drop some of what was last used before a time; returns how much, 0 when nothing is left."""
+    ledgers = connection.execute(
+        "SELECT id FROM ledger WHERE renewed < ? LIMIT ?", (before, STEP_LEDGERS)
+    ).fetchall()
+    for (ledger,) in ledgers:
+        _drop_ledger(connection, ledger)
+    originals = connection.execute(
+        "SELECT id FROM original WHERE renewed < ? LIMIT ?", (before, STEP_ORIGINALS)
+    ).fetchall()
+    _drop_originals(connection, [number for (number,) in originals])
+    return len(ledgers) + len(originals)
+
+
+def sweep_tips(connection: sqlite3.Connection, after: int) -> int | None:
+    """Delete orphaned tips from one slice of all; returns where it ends, None after the last one."""
+    (last,) = connection.execute(_SLICE, (after, STEP_TIPS)).fetchone()
+    if last is None:
+        return None
+    connection.execute(_SWEEP, (after, last))
+    return int(last)
+
+
+def _drop_ledger(connection: sqlite3.Connection, ledger: int) -> None:
+    """Drop a ledger with entries, record and holds; its tips are invisible from now on."""
+    span = (ledger << SLOT_BITS, ((ledger + 1) << SLOT_BITS) - 1)
+    connection.execute("DELETE FROM entry WHERE slot BETWEEN ? AND ?", span)
+    connection.execute("DELETE FROM record WHERE slot BETWEEN ? AND ?", span)
+    connection.execute("DELETE FROM hold WHERE ledger = ?", (ledger,))
+    connection.execute(
+        "UPDATE tenant SET kept_bytes = kept_bytes - l.entry_bytes, record_bytes = tenant.record_bytes - l.record_bytes "
+        "FROM (SELECT tenant AS owner, entry_bytes, record_bytes FROM ledger WHERE id = ?) l WHERE tenant.id = l.owner",
+        (ledger,),
+    )
+    connection.execute("DELETE FROM ledger WHERE id = ?", (ledger,))
+
+
+def _drop_originals(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        connection.execute(
+            "UPDATE tenant SET kept_bytes = kept_bytes - o.size_bytes "
+            "FROM (SELECT tenant AS owner, size_bytes FROM original WHERE id = ?) o WHERE tenant.id = o.owner",
+            (number,),
+        )
+        connection.execute("DELETE FROM body WHERE original = ?", (number,))
+        connection.execute("DELETE FROM hold WHERE original = ?", (number,))
+        connection.execute("DELETE FROM original WHERE id = ?", (number,))

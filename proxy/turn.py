@@ -1,0 +1,175 @@
+"""One client turn from its first upstream answer to the last byte: drives the interceptor and does what it commands.
+
+The interceptor decides, this module acts: it reads the upstream, writes to the client, has reads answered, opens the
+next hidden round and has hidden turns written down before the client can answer them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from proxy.core.intercept import (
+    Answered,
+    Body,
+    Broke,
+    Command,
+    Emit,
+    Ended,
+    Event,
+    Finished,
+    Interceptor,
+    Opened,
+    Read,
+    Received,
+    Refused,
+    Remember,
+    Reopen,
+    ToolUse,
+)
+from proxy.core.ledger import HiddenTurn
+from proxy.errors import UpstreamError
+from proxy.exchange import Responder
+from proxy.keepalive import KeepAlive
+from proxy.upstream import Headers, UpstreamResponse
+
+_OK = range(200, 300)
+# Of the first round's headers these no longer fit an answer that may be spliced.
+_BODY_HEADERS = frozenset({b"content-length", b"content-encoding", b"transfer-encoding", b"content-md5", b"digest", b"etag"})
+
+
+class Rounds(Protocol):
+    """What a turn needs from the gateway."""
+
+    async def open(self, messages: tuple[bytes, ...], *, with_tool: bool) -> UpstreamResponse:
+        """Open the next upstream round, these hidden messages appended."""
+        ...
+
+    async def answer(self, uses: tuple[ToolUse, ...]) -> tuple[str, ...]:
+        """Answer calls of the reading tool."""
+        ...
+
+    async def remember(self, turn: HiddenTurn) -> None:
+        """Write a hidden turn down, confirmed; failing to do so costs a cached prefix and no more."""
+        ...
+
+
+class Summary(msgspec.Struct):
+    """What a turn came to, for the session's statistics."""
+
+    rounds: int = 1
+    reads: int = 0
+    finished: Finished | None = None
+
+
+class Turn:
+    """Runs the interceptor over one client turn."""
+
+    def __init__(self, machine: Interceptor, rounds: Rounds, responder: Responder) -> None:
+        self._machine = machine
+        self._rounds = rounds
+        self._responder = responder
+        self._send: Callable[[bytes], Awaitable[None]] = responder.send
+        self._reopen: Reopen | None = None
+        self.summary = Summary()
+
+    async def stream(self, response: UpstreamResponse, headers: Headers, keepalive_seconds: float) -> None:
+        """Relay an event stream, splicing hidden rounds into it."""
+        kept = [(k, v) for k, v in headers if k.lower() not in _BODY_HEADERS]
+        await self._responder.start(response.status, kept)
+        with KeepAlive(self._responder.send, keepalive_seconds) as line:
+            self._send = line.send
+            await self._perform(self._machine.receive(Opened()))
+            upcoming: UpstreamResponse | None = response
+            while upcoming is not None:
+                upcoming = await self._pump(upcoming)
+        await self._responder.finish()
+
+    async def whole(self, response: UpstreamResponse, headers: Headers) -> None:
+        """Answer with one body, hidden rounds resolved."""
+        pieces: list[bytes] = []
+        self._send = _appending(pieces)
+        body = await response.read()
+        await self._perform(self._machine.receive(Body(body)))
+        while self._reopen is not None:
+            await self._next_whole(self._reopen)
+        if self.summary.finished is not None and self.summary.finished.error is not None:
+            raise self.summary.finished.error
+        data = b"".join(pieces)
+        kept = headers if data == body else [(k, v) for k, v in headers if k.lower() not in _BODY_HEADERS]
+        kept = [(k, v) for k, v in kept if k.lower() != b"content-length"]
+        await self._responder.start(response.status, [*kept, (b"content-length", str(len(data)).encode())])
+        await self._responder.send(data)
+        await self._responder.finish()
+
+    async def _next_whole(self, reopen: Reopen) -> None:
+        self._reopen = None
+        event: Event
+        try:
+            response = await self._open(reopen)
+            body = await response.read()
+            event = Body(body) if response.status in _OK else Refused(response.status, body)
+        except UpstreamError as error:
+            event = Broke(error.message)
+        await self._perform(self._machine.receive(event))
+
+    async def _pump(self, response: UpstreamResponse) -> UpstreamResponse | None:
+        """Feed one upstream stream to the interceptor; return the next round's, if there is one."""
+        try:
+            async for data in response:
+                await self._perform(self._machine.receive(Received(data)))
+            event: Event = Ended()
+        except UpstreamError as error:
+            event = Broke(error.message)
+        finally:
+            await response.close()
+        await self._perform(self._machine.receive(event))
+        while self._reopen is not None:
+            upcoming = await self._next_stream(self._reopen)
+            if upcoming is not None:
+                return upcoming
+        return None
+
+    async def _next_stream(self, reopen: Reopen) -> UpstreamResponse | None:
+        self._reopen = None
+        try:
+            response = await self._open(reopen)
+            if response.status in _OK and response.is_event_stream:
+                return response
+            body = await response.read()
+            event: Event = Body(body) if response.status in _OK else Refused(response.status, body)
+        except UpstreamError as error:
+            event = Broke(error.message)
+        await self._perform(self._machine.receive(event))
+        return None
+
+    async def _open(self, reopen: Reopen) -> UpstreamResponse:
+        self.summary.rounds += 1
+        return await self._rounds.open(reopen.messages, with_tool=reopen.tool)
+
+    async def _perform(self, commands: Iterable[Command]) -> None:
+        pending = deque(commands)
+        while pending:
+            match pending.popleft():
+                case Emit(data):
+                    await self._send(data)
+                case Read(calls):
+                    self.summary.reads += len(calls)
+                    answers = await self._rounds.answer(calls)
+                    pending.extend(self._machine.receive(Answered(answers)))
+                case Reopen() as reopen:
+                    self._reopen = reopen
+                case Remember(turn):
+                    await self._rounds.remember(turn)
+                case Finished() as finished:
+                    self.summary.finished = finished
+
+
+def _appending(pieces: list[bytes]) -> Callable[[bytes], Awaitable[None]]:
+    async def send(data: bytes) -> None:
+        pieces.append(data)
+
+    return send

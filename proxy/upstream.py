@@ -1,0 +1,420 @@
+"""Asks upstreams: a thin httpx transport over aiohttp's sockets, called directly.
+
+A relay wants none of a client's comforts: no redirects, cookies, decoding, automatic fields, pool limit.
+Calling the transport itself costs a fifth of `httpx.AsyncClient`; tests may put an `httpx.MockTransport` in
+its place. What holds here, against aiohttp's habits, and is tested:
+
+- no cookie jar; no field that the caller did not give, Host and framing apart; duplicates, order and case
+  kept
+- the URL leaves as it came; the body comes back as it was sent, coded or not
+- header fields of 64 KiB and more, any number of connections
+- a small body is written together with its head, without a task of its own; a large one without a warning
+- a request is sent again, once and on a new connection, if a kept connection ended before the first byte of
+  an answer and the body is at hand: the upstream closed it while it was idle. Nothing else is ever sent
+  twice
+- cancelling `open` or closing a response closes its connection at once, unless the answer was complete
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from functools import lru_cache, partial
+from typing import Any, Final, cast
+
+import aiohttp
+import httpx
+import yarl
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from msgspec import Struct
+from multidict import CIMultiDict
+
+from proxy.errors import Garbled, TimedOut, Unreachable, UpstreamError
+from proxy.headers import Headers, request_headers, response_headers
+from proxy.target import UpstreamTarget
+
+__all__ = [
+    "AiohttpTransport",
+    "Headers",
+    "Outcome",
+    "Transport",
+    "UpstreamRequest",
+    "UpstreamResponse",
+    "request_headers",
+    "response_headers",
+]
+
+_MAX_FIELD_BYTES: Final = 256 * 1024
+_MAX_FIELDS: Final = 1000
+_READ_BUFFER_BYTES: Final = 256 * 1024
+_DIRECT_BYTES: Final = 256 * 1024  # up to here a body is handed to the socket's buffer in one go
+_IDLE_SECONDS: Final = 60.0
+_AUTOMATIC: Final = ("accept", "accept-encoding", "content-type", "user-agent")
+_SERVABLE: Final = range(200, 600)
+
+
+class UpstreamRequest(Struct, frozen=True):
+    """What is asked of an upstream."""
+
+    target: UpstreamTarget
+    method: str
+    path: str  # the client's, under /v1
+    headers: Headers
+    raw_query: bytes = b""
+    body: bytes | AsyncIterable[bytes] = b""
+    length: int | None = None  # bytes of a streamed body; None: unknown
+
+
+class Outcome(Struct, frozen=True):
+    """How an upstream answered last."""
+
+    at: float  # seconds since 1970
+    status: int | None = None
+    code: str | None = None  # of our error, when it did not answer
+
+
+class UpstreamResponse:
+    """An answer whose head has arrived: iterate over its body as it comes, then `close`."""
+
+    __slots__ = ("_stream", "headers", "status")
+
+    def __init__(self, status: int, headers: Headers, stream: httpx.AsyncByteStream) -> None:
+        self.status = status
+        self.headers = headers
+        self._stream = stream
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is a stream of server-sent events."""
+        kinds = (value for name, value in self.headers if name.lower() == b"content-type")
+        return next(kinds, b"").lower().lstrip().startswith(b"text/event-stream")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the body's bytes as they arrive; raises UpstreamError when the answer breaks off."""
+        try:
+            async for data in self._stream:
+                yield data
+        except httpx.HTTPError as error:
+            raise _explained(error) from error
+
+    async def read(self) -> bytes:
+        """Return the whole body and close."""
+        try:
+            return b"".join([data async for data in self])
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Let go of the connection: it is kept if the answer is complete, else closed. May be repeated."""
+        await self._stream.aclose()
+
+
+class Transport:
+    """Opens requests to upstreams and remembers how each answered last."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = transport or AiohttpTransport()
+        self.outcomes: dict[str, Outcome] = {}  # by origin
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send a request and wait for the head of its answer; raises UpstreamError."""
+        origin = request.target.origin
+        try:
+            response = await self._transport.handle_async_request(_seam_request(request))
+        except httpx.HTTPError as error:
+            mapped = _explained(error)
+            self.outcomes[origin] = Outcome(time.time(), code=mapped.code)
+            raise mapped from error
+        stream = cast("httpx.AsyncByteStream", response.stream)
+        status = response.status_code
+        if status not in _SERVABLE:
+            await stream.aclose()
+            self.outcomes[origin] = Outcome(time.time(), code=Garbled.code)
+            raise Garbled(f"Upstream {origin}: answered with status {status}, which no client understands.")
+        self.outcomes[origin] = Outcome(time.time(), status=status)
+        return UpstreamResponse(status, response.headers.raw, stream)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+
+def _seam_request(request: UpstreamRequest) -> httpx.Request:
+    url = request.target.url(request.path, _text(request.raw_query))
+    body, headers = request.body, request.headers
+    if isinstance(body, bytes):
+        stream: httpx.AsyncByteStream = httpx.ByteStream(body)
+    else:
+        stream = _Upload(body)
+        if request.length is not None:
+            headers = [*headers, (b"content-length", str(request.length).encode())]
+    extensions = {"target": request.target, "url": url, "body": body}
+    method = request.method
+    return httpx.Request(method, _httpx_url(url), headers=headers, stream=stream, extensions=extensions)
+
+
+class _Upload(httpx.AsyncByteStream):
+    """A body that is still arriving."""
+
+    def __init__(self, pieces: AsyncIterable[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces.__aiter__()
+
+
+_ERRORS: Final[tuple[tuple[type[httpx.HTTPError], type[UpstreamError]], ...]] = (
+    (httpx.TimeoutException, TimedOut),
+    (httpx.RemoteProtocolError, Garbled),
+    (httpx.HTTPError, Unreachable),
+)
+
+
+def _explained(error: httpx.HTTPError) -> UpstreamError:
+    kind = next(ours for theirs, ours in _ERRORS if isinstance(error, theirs))
+    return kind(str(error) or type(error).__name__)
+
+
+class AiohttpTransport(httpx.AsyncBaseTransport):
+    """Sends httpx requests that carry an `UpstreamTarget`, exactly as they are."""
+
+    def __init__(self, *, connections: int = 0) -> None:
+        """Bound the number of connections open at a time; 0: no bound."""
+        self._connections = connections
+        self._kept: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Return the answer as soon as its head is here; raises httpx.TransportError."""
+        # Sessions belong to the running loop, so they are made at the first use.
+        if self._kept is None:
+            self._kept = _open_session(_Connector(limit=self._connections))
+        attempt = _Attempt(request.extensions["body"])
+        try:
+            answer = await _send(self._kept, request, attempt)
+        except (aiohttp.ClientError, OSError) as error:
+            if not attempt.may_be_repeated(error):
+                raise _translated(error, request) from error
+            answer = await self._repeat(request, attempt)
+        headers = cast("Any", answer.raw_headers)
+        return httpx.Response(answer.status, headers=headers, stream=_Body(answer, request))
+
+    async def _repeat(self, request: httpx.Request, attempt: _Attempt) -> aiohttp.ClientResponse:
+        if self._fresh is None:
+            self._fresh = _open_session(_Connector(force_close=True))
+        try:
+            return await _send(self._fresh, request, attempt)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _translated(error, request) from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for session in (self._kept, self._fresh):
+            if session is not None:
+                await session.close()
+
+
+class _Attempt:
+    """One request on its way: what is sent, over which connection."""
+
+    __slots__ = ("body", "connection", "is_reused")
+
+    def __init__(self, body: bytes | AsyncIterable[bytes]) -> None:
+        self.body = body
+        self.connection: _Connection | None = None
+        self.is_reused = False
+
+    def may_be_repeated(self, error: Exception) -> bool:
+        """Tell whether a kept connection turned out to be closed, and the body is still at hand."""
+        return (
+            isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError))
+            and not isinstance(error, aiohttp.ClientConnectorError)
+            and self.is_reused
+            and self.connection is not None
+            and self.connection.is_silent
+            and isinstance(self.body, bytes)
+        )
+
+    def __bool__(self) -> bool:
+        """Tell aiohttp that there is a body, so that it asks `_Request` about it."""
+        return True
+
+
+class _Connection(ResponseHandler):
+    """A connection that knows whether it served before and whether anything came for the present request."""
+
+    served = 0
+    is_silent = True
+
+    def data_received(self, data: bytes) -> None:
+        self.is_silent = False
+        super().data_received(data)
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, *, limit: int = 0, force_close: bool = False) -> None:
+        idle = None if force_close else _IDLE_SECONDS
+        super().__init__(limit=limit, force_close=force_close, keepalive_timeout=idle, ttl_dns_cache=30)
+        # aiohttp has no parameter for the class of its connections.
+        self._factory = cast("Any", partial(_Connection, loop=self._loop))
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request whose small body follows its head in the same write; aiohttp would start a task for it."""
+
+    attempt: _Attempt
+
+    def update_body_from_data(self, body: _Attempt, _stacklevel: int = 3) -> None:
+        self.attempt = body
+        data = body.body
+        if not isinstance(data, bytes):
+            super().update_body_from_data(data, _stacklevel)
+        elif len(data) > _DIRECT_BYTES:
+            super().update_body_from_data(_Large(data), _stacklevel)
+        elif data:
+            self.headers["Content-Length"] = str(len(data))
+        else:
+            super().update_body_from_data(None, _stacklevel)
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        attempt = self.attempt
+        connection = cast("_Connection", conn.protocol)
+        attempt.connection = connection
+        attempt.is_reused = connection.served > 0
+        connection.served += 1
+        connection.is_silent = True
+        response = await super().send(conn)
+        if self._body is None and attempt.body and (transport := connection.transport) is not None:
+            transport.write(cast("bytes", attempt.body))
+        return response
+
+
+class _Large(aiohttp.Payload):
+    """A large body at hand: aiohttp's own class for bytes warns about it and joins it with the head."""
+
+    _autoclose = True
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+        self._size = len(value)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return cast("bytes", self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        writer.send_headers()
+        await writer.write(self._value)
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of an answer, raw, as it arrives."""
+
+    __slots__ = ("_answer", "_request")
+
+    def __init__(self, answer: aiohttp.ClientResponse, request: httpx.Request) -> None:
+        self._answer = answer
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = self._answer.content.readany
+        try:
+            while data := await read():
+                yield data
+        except (aiohttp.ClientError, OSError) as error:
+            raise _translated(error, self._request) from error
+
+    async def aclose(self) -> None:
+        self._answer.close()
+
+
+def _open_session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
+    session = aiohttp.ClientSession(
+        connector=connector,
+        request_class=_Request,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=_AUTOMATIC,
+        auto_decompress=False,
+        read_bufsize=_READ_BUFFER_BYTES,
+        max_line_size=_MAX_FIELD_BYTES,
+        max_field_size=_MAX_FIELD_BYTES,
+        max_headers=_MAX_FIELDS,
+    )
+    # aiohttp would repeat GET, PUT and DELETE whatever had happened to the connection; that is decided here.
+    session._retry_connection = False  # noqa: SLF001 - there is no public switch
+    return session
+
+
+async def _send(
+    session: aiohttp.ClientSession, request: httpx.Request, attempt: _Attempt
+) -> aiohttp.ClientResponse:
+    target: UpstreamTarget = request.extensions["target"]
+    return await session.request(
+        request.method,
+        _yarl_url(request.extensions["url"]),
+        headers=CIMultiDict([(_text(name), _text(value)) for name, value in request.headers.raw]),
+        data=attempt,
+        allow_redirects=False,
+        proxy=target.proxy,
+        ssl=True if target.tls is None else target.tls,
+        timeout=_timeout(target.connect_seconds, target.read_seconds),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _yarl_url(url: str) -> yarl.URL:
+    return yarl.URL(url, encoded=True)
+
+
+@lru_cache(maxsize=1024)
+def _httpx_url(url: str) -> httpx.URL:
+    return httpx.URL(url)
+
+
+@lru_cache(maxsize=64)
+def _timeout(connect: float, read: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=connect, sock_read=read)
+
+
+def _text(raw: bytes) -> str:
+    """Decode what aiohttp will encode as UTF-8 again; what is no UTF-8 is taken for Latin-1."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+# The first that fits; specific before general.
+_FAULTS: Final[tuple[tuple[type[Exception], type[httpx.TransportError], str], ...]] = (
+    (aiohttp.SocketTimeoutError, httpx.ReadTimeout, "sent nothing for {to.read_seconds:g} s (timeout.read)"),
+    (TimeoutError, httpx.ConnectTimeout, "took no connection in {to.connect_seconds:g} s (timeout.connect)"),
+    (
+        aiohttp.ClientConnectorCertificateError,
+        httpx.ConnectError,
+        "its certificate is not trusted; name the authority in ca_file ({error.certificate_error})",
+    ),
+    (aiohttp.ClientConnectorSSLError, httpx.ConnectError, "speaks no TLS; is it http? ({error.os_error})"),
+    (aiohttp.ClientConnectorDNSError, httpx.ConnectError, "its name is unknown; check base_url and network"),
+    (aiohttp.ClientProxyConnectionError, httpx.ProxyError, "its proxy is down; check HTTPS_PROXY ({error})"),
+    (
+        aiohttp.ClientHttpProxyError,
+        httpx.ProxyError,
+        "refused by the proxy, see HTTPS_PROXY ({error.status})",
+    ),
+    (aiohttp.ClientConnectorError, httpx.ConnectError, "cannot be reached; is it up? ({error.os_error})"),
+    (aiohttp.ClientPayloadError, httpx.RemoteProtocolError, "broke off in the middle of its answer"),
+    (
+        aiohttp.ClientResponseError,
+        httpx.RemoteProtocolError,
+        "its answer is no HTTP ({error.message!r:.200})",
+    ),
+    (Exception, httpx.ReadError, "closed the connection without an answer"),
+)
+
+
+def _translated(error: Exception, request: httpx.Request) -> httpx.TransportError:
+    """Return the httpx error that stands for one of aiohttp, with words for the person who can mend it."""
+    target: UpstreamTarget = request.extensions["target"]
+    kind, words = next((to, words) for of, to, words in _FAULTS if isinstance(error, of))
+    return kind(f"Upstream {target.origin}: {words.format(to=target, error=error)}.", request=request)

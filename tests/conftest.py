@@ -1,0 +1,19 @@
+"""What all tests share: the event loop they run on, and how hard properties are tried."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Two busy cores make single examples slow, so time never decides. `make fuzz` tries a hundred times as hard.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fuzz", parent=settings.get_profile("default"), max_examples=10_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio, as the gateway does."""
+    return "asyncio"
