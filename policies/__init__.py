@@ -1,4 +1,4 @@
-"""Decision rules, one file each; every policy in this package and every entry point `ullage.policies` is found by itself.
+"""Decision rules, one file each; this package and the entry points `ullage.policies` are searched for them.
 
 To add one, add a file with a frozen `Policy` subclass whose tag is its name in the configuration.
 """

@@ -13,7 +13,7 @@ def normalise_base_url(url: str) -> str:
     """Return the base URL in the form that an OpenAI client would be given: no final slash, nothing twice.
 
     What people paste is accepted: a bare host (its `/v1` is added), `/v1/`, `/v1/v1`, the address of an
-    endpoint. Another path stays, since it may stand for `/v1`; so does what is no URL, for `target` to refuse.
+    endpoint. Another path stays, since it may stand for `/v1`; so does what is no URL, which `target` refuses.
     """
     parts = urlsplit(url.strip())
     if not parts.hostname:

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from proxy.core.envelope import Envelope
-from proxy.core.history import FactsMemo, History
+from proxy.core.history import FactsMemo, History, text_bytes
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
 from proxy.core.record import RecordedMessage, encode_recorded
@@ -21,11 +21,11 @@ from proxy.core.wire.chat_tools import ChatTools, Situation, choose_name, look_a
 from proxy.counting import Counter
 from proxy.errors import Conflict, Full
 from proxy.presets import Preset
-from proxy.reader import original_of
 from proxy.sessions import Identity, Known, Sessions
-from proxy.store.base import Recorded, SessionUse, Store
+from proxy.store.base import Original, Recorded, SessionUse, Store
 
 _MOST_RACES = 4
+_COUNTED_FROM_BYTES = 256  # nothing smaller is ever worth a stub
 _COUNT_ELSEWHERE_FROM_BYTES = 65_536
 _BYTES_PER_TOKEN = 4
 _TOOL_TOKENS = 110
@@ -137,10 +137,12 @@ class Compactor:
         """Count large new texts in a thread, so that deciding finds their counts and the loop is never blocked."""
         if terms.reader is None or not terms.may_offload or not terms.policies:
             return
-        large = [c for c in undecided(history, known.recognition) if c.size_bytes > _COUNT_ELSEWHERE_FROM_BYTES]
+        sizes = [(c.size_bytes, c) for c in undecided(history, known.recognition)]
+        if any(size > _COUNTED_FROM_BYTES for size, _ in sizes):
+            await self._counter.ready()
+        large = [c for size, c in sizes if size > _COUNT_ELSEWHERE_FROM_BYTES]
         if large:
-            texts = [self.adapter.text(history.messages[c.message], c.at) for c in large]
-            await self._counter.count_large(texts)
+            await self._counter.count_large([self.adapter.text(history.messages[c.message], c.at) for c in large])
 
     def _sizes(self, envelope: Envelope, history: History, plan: Plan) -> tuple[int, int]:
         """Return tokens received and sent: counted where something had to be counted, else bytes / 4."""
@@ -207,7 +209,9 @@ def _use(compacted: Compacted) -> SessionUse:
 
 
 def _terms(order: Order, ledger: Ledger, situation: Situation) -> Terms:
-    can_declare = situation.obstacle is None and order.takes_tools and not refuses_tool(order.facts, situation)
+    can_declare = (
+        situation.obstacle is None and order.takes_tools and not refuses_tool(order.facts, situation)
+    )
     return Terms(
         policies=order.preset.policies,
         reader=choose_name(situation.names, ledger.reader) if can_declare else None,
@@ -224,3 +228,19 @@ def refusal_fact(situation: Situation) -> str:
 def refuses_tool(facts: frozenset[str], situation: Situation) -> bool:
     """Say whether it was learnt that this request would be refused with the reading tool."""
     return f"no-tool|any|{situation.model}" in facts or refusal_fact(situation) in facts
+
+
+def original_of(entry: Offloaded, text: str, ledger_id: str) -> Original:
+    """Return what the store keeps for a text that was moved out."""
+    data = text_bytes(text)
+    return Original(
+        ref=entry.ref,
+        ledger=ledger_id,
+        kind=entry.kind,
+        tool=entry.tool,
+        tokens=entry.tokens,
+        lines=entry.lines,
+        size_bytes=len(data),
+        created=0.0,
+        data=data,
+    )

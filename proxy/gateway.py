@@ -1,10 +1,10 @@
 """One request from start to end: the only place where effects are put in sequence.
 
-    1 choose the preset        settings      header or default -> preset, 400; one without policies is a plain relay
-    2 identify the caller      tenants       credential -> tenant and what goes upstream, 401
-    3 compact                  compaction    body -> shorter body; whatever breaks here: the client's own body (law f)
-    4 ask the upstream         upstream      a refusal of the reading tool is answered by one try without it
-    5 relay, splice, remember  turn          answer -> client, reads answered in between
+1 choose the preset        settings      header or default -> preset, 400; one without policies is a plain relay
+2 identify the caller      tenants       credential -> tenant and what goes upstream, 401
+3 compact                  compaction    body -> shorter body; whatever breaks here: the client's own body (law f)
+4 ask the upstream         upstream      a refusal of the reading tool is answered by one try without it
+5 relay, splice, remember  turn          answer -> client, reads answered in between
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import structlog
 from proxy.access import Provider
 from proxy.compaction import Compacted, Compactor, Order, refusal_fact
 from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
-from proxy.core.intercept import Interceptor, InterceptOptions, ToolUse
+from proxy.core.intercept import InterceptOptions, Interceptor, ToolUse
 from proxy.core.ledger import Hidden, HiddenTurn, Learnt
 from proxy.core.rewrite import append_messages
 from proxy.counting import Counter
 from proxy.errors import BadRequest, ProxyError, StoreError, error_body
 from proxy.exchange import Exchange, Responder
-from proxy.headers import Headers, request_headers, response_headers
+from proxy.headers import request_headers, response_headers
 from proxy.outcome import Outcome
 from proxy.presets import Preset
 from proxy.reader import Reader, ReadScope
 from proxy.sessions import Identity
 from proxy.settings import Settings
 from proxy.store.base import Store
-from proxy.tenants import CREDENTIAL_HEADERS, Caller, identify
+from proxy.tenants import Caller, identify
 from proxy.turn import Turn
 from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
 
@@ -64,7 +64,9 @@ class CompactingGateway:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.compactor = Compactor(parts.store, parts.secret, parts.counter, record=parts.settings().store.record)
+        self.compactor = Compactor(
+            parts.store, parts.secret, parts.counter, record=parts.settings().store.record
+        )
         self.reader = Reader(parts.store, self.compactor.adapter, parts.counter)
         self._facts: dict[str, frozenset[str]] = {}
 
@@ -138,9 +140,14 @@ class _Job:
         body = self._exchange.body if compacted is None else compacted.body
         readable = self._reader is not None or self._wants_stream(envelope)
         response = await self._ask(body, readable=readable)
-        if compacted is not None and self._reader is not None and response.status in _REFUSAL_STATUSES:
-            response = await self._past_refusal(response, compacted, readable=readable)
-        await self._answer(response)
+        if compacted is None or self._reader is None or response.status not in _REFUSAL_STATUSES:
+            await self._answer(response)
+            return
+        refusal = await response.read()
+        if _TOOL_WORDS.search(refusal) and not _PAIRING_WORDS.search(refusal):
+            await self._try_without_tool(compacted, readable=readable)
+        else:
+            await self._pass_on(response, refusal)
 
     @property
     def _reader(self) -> str | None:
@@ -189,18 +196,13 @@ class _Job:
         self.outcome.upstream_seconds += time.perf_counter() - began
         return response
 
-    async def _past_refusal(
-        self, response: UpstreamResponse, compacted: Compacted, *, readable: bool
-    ) -> UpstreamResponse:
-        """Try once more with the client's own body where the upstream does not take the reading tool."""
-        body = await response.read()
-        if not _TOOL_WORDS.search(body) or _PAIRING_WORDS.search(body):
-            return response
-        second = await self._ask(self._exchange.body, readable=readable)
+    async def _try_without_tool(self, compacted: Compacted, *, readable: bool) -> None:
+        """Send the client's own body to an upstream that does not take the reading tool, and remember that."""
+        response = await self._ask(self._exchange.body, readable=readable)
         self.outcome.bypassed = "tool_refused"
-        if second.status in _OK:
+        if response.status in _OK:
             await self._gateway.learn_refusal(compacted)
-        return second
+        await self._answer(response)
 
     async def _answer(self, response: UpstreamResponse) -> None:
         """Relay an answer of the first round, through the interceptor where there is something to read or to splice."""
@@ -224,10 +226,13 @@ class _Job:
         if self._compacted is not None and turn.summary.reads:
             self._gateway.compactor.note_reads(self._compacted, turn.summary.reads)
 
-    async def _pass_on(self, response: UpstreamResponse) -> None:
-        """Relay an answer byte for byte as it comes."""
+    async def _pass_on(self, response: UpstreamResponse, body: bytes | None = None) -> None:
+        """Relay an answer byte for byte: as it comes, or the body that was read already."""
         headers = response_headers(response.headers, response.status)
         await self._responder.start(response.status, [*headers, *self.outcome.headers()])
+        if body is not None:
+            await self._responder.finish(body)
+            return
         try:
             async for data in response:
                 await self._responder.send(data)
@@ -285,17 +290,20 @@ class _Sender:
 
     def __init__(self, exchange: Exchange, provider: Provider, caller: Caller) -> None:
         self._exchange = exchange
-        self._provider = provider
+        self._target = provider.target
         self._caller = caller
 
     def request(self, body: bytes, *, readable: bool) -> UpstreamRequest:
         """Return a request; `readable` asks for an answer without a content coding."""
-        headers: Headers = request_headers(self._exchange.headers, changed=readable)
-        if self._caller.credential:
-            headers = [pair for pair in headers if pair[0] not in CREDENTIAL_HEADERS]
-            headers.extend(self._caller.credential)
-        url = self._provider.target.url(self._exchange.path, self._exchange.raw_query.decode("latin-1"))
-        return UpstreamRequest(self._exchange.method, url, headers, body, self._provider.target)
+        headers = request_headers(self._exchange.headers, changed=readable)
+        return UpstreamRequest(
+            target=self._target,
+            method=self._exchange.method,
+            path=self._exchange.path,
+            headers=[*headers, *self._caller.credential],
+            raw_query=self._exchange.raw_query,
+            body=body,
+        )
 
 
 def choose_preset(exchange: Exchange, settings: Settings) -> Preset:
@@ -305,7 +313,9 @@ def choose_preset(exchange: Exchange, settings: Settings) -> Preset:
     preset = settings.presets.get(name)
     if preset is None:
         known = ", ".join(sorted(settings.presets))
-        raise BadRequest(f"x-ullage-policy: there is no preset {name!r}; known are {known}", param="x-ullage-policy")
+        raise BadRequest(
+            f"x-ullage-policy: there is no preset {name!r}; known are {known}", param="x-ullage-policy"
+        )
     return preset
 
 

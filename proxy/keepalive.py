@@ -30,7 +30,9 @@ class KeepAlive:
             self._timer = self._loop.call_later(self._seconds, self._fire)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._comment is not None:

@@ -1,8 +1,8 @@
 """Regular expressions from models, run by RE2: no back-tracking, so no pattern takes more than linear time.
 
-Linear still means the size of the pattern times the size of the text, where a pattern is too large for RE2's cache
-of states. So patterns are limited in length and in compiled size, and one search in time; callers hand over the text
-in blocks, between which the clock is read. RE2 releases the interpreter lock while it searches.
+Linear still means the size of the pattern times the size of the text, where a pattern is too large for RE2's
+cache of states. So patterns are limited in length and in compiled size, and one search in time; callers hand
+over the text in blocks, between which the clock is read. RE2 releases the interpreter lock while it searches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+import re2
 
 from proxy.core.rows import Matcher, PatternError
 
@@ -27,13 +27,11 @@ _TOO_SLOW: Final = "the search took too long; use a simpler one, with smaller re
 def compile_pattern(pattern: str, clock: Callable[[], float] = time.monotonic) -> Matcher:
     """Return a matcher for one search over one text; raises `PatternError` for what RE2 refuses."""
     if len(pattern) > PATTERN_CHARS:
-        message = f"it has {len(pattern)} characters, at most {PATTERN_CHARS} are allowed"
-        raise PatternError(message)
+        raise PatternError(f"it has {len(pattern)} characters, at most {PATTERN_CHARS} are allowed")
     try:
         compiled = re2.compile(b"(?m)" + pattern.encode(), _options())
     except UnicodeEncodeError:
-        message = "it holds half a surrogate pair"
-        raise PatternError(message) from None
+        raise PatternError("it holds half a surrogate pair") from None
     except re2.error as error:
         raise PatternError(_reason(error)) from None
     finally:

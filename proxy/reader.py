@@ -7,21 +7,28 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from proxy.core.history import History, text_bytes
+from proxy.compaction import original_of
+from proxy.core.history import History
 from proxy.core.intercept import ToolUse
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan
 from proxy.core.reading import (
+    HISTORY,
+    INDEX,
     HistoryEntry,
     IndexItem,
     ReadOptions,
     ReadRequest,
     Refusal,
+    erased_ref,
+    expired_ref,
     parse_request,
-    refuse,
     render_history,
     render_index,
     render_page,
+    row_bytes,
+    store_unavailable,
+    unknown_ref,
 )
 from proxy.core.record import RecordedMessage, decode_recorded
 from proxy.core.wire.chat import ChatAdapter
@@ -42,6 +49,11 @@ class ReadScope(msgspec.Struct, frozen=True):
     plan: Plan
     read_tokens: int
 
+    def readable(self) -> list[Offloaded]:
+        """Return what this history holds: of a ledger that has grown further elsewhere only the common part."""
+        length = len(self.history) - self.history.leading + self.plan.recognition.shift
+        return [entry for entry in self.ledger.refs.values() if entry.since < length]
+
 
 class Reader:
     """Answers calls of the reading tool; every failure is an answer that says what to do."""
@@ -59,22 +71,27 @@ class Reader:
         try:
             text = await self._text(request, scope)
         except StoreError:
-            return refuse("store_unavailable", request.ref)
+            return store_unavailable().text
         if isinstance(text, Refusal):
             return text.text
-        options = ReadOptions(budget_tokens=scope.read_tokens, count=self._counter.count, compile=compile_pattern)
+        options = ReadOptions(
+            budget_tokens=scope.read_tokens,
+            count=self._counter.count,
+            compile=compile_pattern,
+            row_bytes=row_bytes(scope.read_tokens),
+        )
         if len(text) > _THREAD_FROM_CHARACTERS:
             return await asyncio.to_thread(render_page, text, request, options)
         return render_page(text, request, options)
 
     async def _text(self, request: ReadRequest, scope: ReadScope) -> str | Refusal:
-        if request.ref == "index":
-            return render_index(_index(scope.ledger))
-        if request.ref == "history":
+        if request.ref == INDEX:
+            return render_index(map(_item, scope.readable()))
+        if request.ref == HISTORY:
             return render_history([entry async for entry in self._history(scope)])
-        entry = scope.ledger.refs.get(request.ref)
+        entry = next((e for e in scope.readable() if e.ref == request.ref), None)
         if entry is None:
-            return Refusal(refuse("unknown", request.ref))
+            return unknown_ref()
         return await self._original(entry, scope)
 
     async def _original(self, entry: Offloaded, scope: ReadScope) -> str | Refusal:
@@ -88,9 +105,9 @@ class Reader:
         if isinstance(original, Original):
             return original.data.decode("utf-8", "surrogatepass")
         if isinstance(original, Erased):
-            return Refusal(refuse("erased", entry.ref))
+            return erased_ref()
         if sent is None:
-            return Refusal(refuse("expired", entry.ref))
+            return expired_ref()
         await self._store.put_originals(scope.tenant, [original_of(entry, sent, scope.ledger.id)])
         return sent
 
@@ -121,31 +138,12 @@ class Reader:
         return self._adapter.replace_texts(message.raw, texts) if texts else message.raw
 
 
-def original_of(entry: Offloaded, text: str, ledger_id: str) -> Original:
-    """Return what the store keeps for a text that was moved out."""
-    data = text_bytes(text)
-    return Original(
+def _item(entry: Offloaded) -> IndexItem:
+    return IndexItem(
         ref=entry.ref,
-        ledger=ledger_id,
         kind=entry.kind,
         tool=entry.tool,
         tokens=entry.tokens,
         lines=entry.lines,
-        size_bytes=len(data),
-        created=0.0,
-        data=data,
+        first_line=entry.first_line,
     )
-
-
-def _index(ledger: Ledger) -> list[IndexItem]:
-    return [
-        IndexItem(
-            ref=entry.ref,
-            kind=entry.kind,
-            tool=entry.tool,
-            tokens=entry.tokens,
-            lines=entry.lines,
-            first_line=entry.first_line,
-        )
-        for entry in ledger.refs.values()
-    ]

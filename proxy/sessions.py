@@ -77,7 +77,9 @@ class Sessions:
     async def append(self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry]) -> Ledger:
         """Write further entries of a ledger, confirmed; a branch is written whole. Raise Conflict on a lost race."""
         pending = [e for e in (*ledger.entries[ledger.stored :], *entries) if e is not None]
-        await self.store.append_ledger(tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], ())
+        await self.store.append_ledger(
+            tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], ()
+        )
         new = Ledger(ledger.id, (*ledger.entries[: ledger.stored], *pending))
         self._ledgers.put((tenant, ledger.id), new)
         return new
@@ -98,7 +100,9 @@ class Sessions:
         self._ledgers.put((tenant, ledger_id), ledger)
         return ledger
 
-    async def _by_prefix(self, identity: Identity, history: History, chain: list[bytes]) -> Recognition | None:
+    async def _by_prefix(
+        self, identity: Identity, history: History, chain: list[bytes]
+    ) -> Recognition | None:
         newest = len(chain) - 1
         for batch in _batches(newest):
             tips = await self.store.find_tips(identity.tenant, [chain[k] for k in batch])
@@ -136,7 +140,11 @@ class Sessions:
         return cached
 
     def _anchor_key(self, identity: Identity) -> bytes:
-        return digest(identity.tenant.encode(), (identity.session_key or "").encode("utf-8", "surrogatepass"), key=self.secret)
+        return digest(
+            identity.tenant.encode(),
+            (identity.session_key or "").encode("utf-8", "surrogatepass"),
+            key=self.secret,
+        )
 
 
 def _batches(newest: int) -> Iterator[range]:

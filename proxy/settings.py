@@ -14,10 +14,8 @@ from msgspec import Meta
 
 from proxy.addresses import MASK, OPENAI_URL, mask_url, normalise_base_url
 from proxy.presets import Preset, built_in
-from proxy.tables import Wrong
 from proxy.units import Count, PositiveSeconds, Seconds, Text
 
-STORE_SCHEMES = ("memory", "sqlite", "redis", "rediss", "s3")
 SECRET_KEYS = frozenset({"admin_key", "secret", "api_key", "upstream_key", "encryption_keys"})
 RELAY = ("models", "embeddings", "audio", "images", "moderations", "completions")
 
@@ -131,17 +129,6 @@ class Store(Table, frozen=True):
     encryption_keys: Annotated[
         tuple[Credential, ...], Meta(description="The first one encrypts, all decrypt.")
     ] = ()
-
-    def __post_init__(self) -> None:
-        if not self.urls:
-            raise Wrong(("url",), "is an empty list; name at least one store")
-        for url in self.urls:
-            scheme, colon, _ = url.partition(":")
-            if not colon or scheme not in STORE_SCHEMES:
-                problem = (
-                    f"{mask_url(url)!r} is of no known kind; write sqlite:///PATH, memory: or redis://HOST"
-                )
-                raise Wrong(("url",), problem)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import msgspec
 from proxy.errors import ConfigError
 from proxy.presets import preset_table, resolve_presets
 from proxy.settings import Settings, Upstream
+from proxy.store import StoreOptions, open_store
 from proxy.tables import Checker, Wrong, dotted, hints_of, suggest
 from proxy.tables import Path as KeyPath
 from proxy.target import Reach, make_target
@@ -189,8 +190,7 @@ def _settings(checker: Checker, tree: dict[str, Any], environ: Mapping[str, str]
     _check_upstreams(settings, environ)
     _check_models(settings)
     _check_tenants(settings)
-    if settings.store.encryption_keys:
-        raise Wrong(("store", "encryption_keys"), "this version does not encrypt yet; take the key out")
+    _check_store(settings)
     return settings
 
 
@@ -215,6 +215,15 @@ def _check_models(settings: Settings) -> None:
             if owners.setdefault(model, name) != name:
                 problem = f"{model} goes to the upstream {owners[model]} already; name it once"
                 raise Wrong(("upstreams", name, "models"), problem)
+
+
+def _check_store(settings: Settings) -> None:
+    try:
+        open_store(settings.store.url, StoreOptions())
+    except ConfigError as exc:
+        raise Wrong(("store", "url"), exc.message.removeprefix("store.url: ")) from None
+    if settings.store.encryption_keys:
+        raise Wrong(("store", "encryption_keys"), "this version does not encrypt yet; take the key out")
 
 
 def _check_tenants(settings: Settings) -> None:

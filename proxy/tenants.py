@@ -40,7 +40,7 @@ def identify(headers: Headers, secret: bytes, api_key: str | None, *, is_loopbac
 
 
 def tenant_of(credential: bytes, secret: bytes) -> str:
-    """Return the name of the tenant that a credential stands for, wherever it is presented; it does not give it away."""
+    """Return the name of the tenant that a credential stands for; it does not give the credential away."""
     credential = credential.strip()
     if credential[:7].lower() == b"bearer ":
         credential = credential[7:].strip()

@@ -38,7 +38,9 @@ from proxy.upstream import Headers, UpstreamResponse
 
 _OK = range(200, 300)
 # Of the first round's headers these no longer fit an answer that may be spliced.
-_BODY_HEADERS = frozenset({b"content-length", b"content-encoding", b"transfer-encoding", b"content-md5", b"digest", b"etag"})
+_BODY_HEADERS = frozenset(
+    {b"content-length", b"content-encoding", b"transfer-encoding", b"content-md5", b"digest", b"etag"}
+)
 
 
 class Rounds(Protocol):

@@ -4,14 +4,12 @@ A relay wants none of a client's comforts: no redirects, cookies, decoding, auto
 Calling the transport itself costs a fifth of `httpx.AsyncClient`; tests may put an `httpx.MockTransport` in
 its place. What holds here, against aiohttp's habits, and is tested:
 
-- no cookie jar; no field that the caller did not give, Host and framing apart; duplicates, order and case
-  kept
+- no cookies kept; no field that the caller did not give, but Host and framing; duplicates, order, case kept
 - the URL leaves as it came; the body comes back as it was sent, coded or not
 - header fields of 64 KiB and more, any number of connections
 - a small body is written together with its head, without a task of its own; a large one without a warning
 - a request is sent again, once and on a new connection, if a kept connection ended before the first byte of
-  an answer and the body is at hand: the upstream closed it while it was idle. Nothing else is ever sent
-  twice
+  an answer and the body is at hand: the upstream closed it while idle. Nothing else is ever sent twice
 - cancelling `open` or closing a response closes its connection at once, unless the answer was complete
 """
 
@@ -32,19 +30,8 @@ from msgspec import Struct
 from multidict import CIMultiDict
 
 from proxy.errors import Garbled, TimedOut, Unreachable, UpstreamError
-from proxy.headers import Headers, request_headers, response_headers
+from proxy.headers import Headers
 from proxy.target import UpstreamTarget
-
-__all__ = [
-    "AiohttpTransport",
-    "Headers",
-    "Outcome",
-    "Transport",
-    "UpstreamRequest",
-    "UpstreamResponse",
-    "request_headers",
-    "response_headers",
-]
 
 _MAX_FIELD_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 1000
@@ -144,25 +131,12 @@ class Transport:
 def _seam_request(request: UpstreamRequest) -> httpx.Request:
     url = request.target.url(request.path, _text(request.raw_query))
     body, headers = request.body, request.headers
-    if isinstance(body, bytes):
-        stream: httpx.AsyncByteStream = httpx.ByteStream(body)
-    else:
-        stream = _Upload(body)
-        if request.length is not None:
-            headers = [*headers, (b"content-length", str(request.length).encode())]
+    stream: Any = httpx.ByteStream(body) if isinstance(body, bytes) else body
+    if request.length is not None:
+        headers = [*headers, (b"content-length", str(request.length).encode())]
     extensions = {"target": request.target, "url": url, "body": body}
     method = request.method
     return httpx.Request(method, _httpx_url(url), headers=headers, stream=stream, extensions=extensions)
-
-
-class _Upload(httpx.AsyncByteStream):
-    """A body that is still arriving."""
-
-    def __init__(self, pieces: AsyncIterable[bytes]) -> None:
-        self._pieces = pieces
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._pieces.__aiter__()
 
 
 _ERRORS: Final[tuple[tuple[type[httpx.HTTPError], type[UpstreamError]], ...]] = (

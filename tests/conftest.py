@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.fakes.upstream import FakeUpstream
 
 # Two busy cores make single examples slow, so time never decides. `make fuzz` tries a hundred times as hard.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,3 +20,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 def anyio_backend() -> str:
     """Run async tests on asyncio, as the gateway does."""
     return "asyncio"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeUpstream]:
+    """Give a scripted upstream that serves."""
+    with FakeUpstream() as upstream:
+        yield upstream

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from proxy.settings import Model, Server, Settings, Store, Upstream, best_pattern
-from proxy.tables import Wrong
 
 
 @pytest.mark.parametrize(
@@ -81,10 +80,7 @@ def test_no_repr_shows_a_credential() -> None:
     assert "redis://u:****@host" in repr(settings)
 
 
-def test_stores_are_of_known_kinds() -> None:
-    """A wrong scheme is told where the value is made, and no password with it."""
-    with pytest.raises(Wrong, match=r"of no known kind; write sqlite:///PATH"):
-        Store(url="postgres://host/db")
-    with pytest.raises(Wrong, match="empty list"):
-        Store(url=())
+def test_one_store_or_several() -> None:
+    """A single URL is a list of one."""
+    assert Store(url="memory:").urls == ("memory:",)
     assert Store(url=("redis://h", "s3://b")).urls == ("redis://h", "s3://b")

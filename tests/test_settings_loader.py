@@ -180,7 +180,7 @@ def test_every_key_with_a_fixed_name_has_a_variable(folder: Path) -> None:
         "ULLAGE_SERVER__CORS_ORIGINS": "http://a http://b",
         "ULLAGE_STORE__RECORD": "false",
         "ULLAGE_STORE__IDLE_TTL": "12h",
-        "ULLAGE_STORE": "redis://a s3://b",
+        "ULLAGE_STORE": "memory:",
         "ULLAGE_UPSTREAM__TIMEOUT__READ": "9.5",
         "ULLAGE_PORT": "",
         "ULLAGE_SOMETHING": "x",
@@ -191,7 +191,7 @@ def test_every_key_with_a_fixed_name_has_a_variable(folder: Path) -> None:
     assert settings.server.cors_origins == ("http://a", "http://b")
     assert settings.server.port == 4410
     assert (settings.store.record, settings.store.idle_ttl) == (False, 43_200)
-    assert settings.store.urls == ("redis://a", "s3://b")
+    assert settings.store.urls == ("memory:",)
     assert settings.upstream.timeout.read == 9.5
 
 
@@ -202,10 +202,20 @@ def test_a_variable_changes_one_key_of_a_table(folder: Path) -> None:
     assert (timeout.connect, timeout.read) == (1, 3)
 
 
-def test_several_stores_from_flags(folder: Path) -> None:
-    """`--store` may be given twice; a flag that was not given says nothing."""
-    settings = load(None, {}, {"--store": ("redis://a", "s3://b"), "--port": None}).settings
-    assert settings.store.urls == ("redis://a", "s3://b")
+def test_a_flag_that_was_not_given_says_nothing(folder: Path) -> None:
+    """None and an empty list are no values."""
+    settings = load(None, {}, {"--store": (), "--port": None}).settings
+    assert (settings.store, settings.server) == (Settings().store, Settings().server)
+
+
+def test_several_stores_are_a_list_in_every_source(folder: Path) -> None:
+    """A repeated flag and words in a variable are a list, which is refused while nothing can be combined."""
+    for flags, environ in (
+        ({"--store": ("redis://a", "s3://b")}, {}),
+        ({}, {"ULLAGE_STORE": "redis://a s3://b"}),
+    ):
+        with pytest.raises(ConfigError, match=r"store\.url: 2 URLs are given"):
+            load(None, environ, flags)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +228,7 @@ def test_several_stores_from_flags(folder: Path) -> None:
         ('[server]\nadmin_key = ""', "server.admin_key", "length >= 1"),
         ('[server]\nhost = "env:NOWHERE"', "server.host", "variable NOWHERE is not set"),
         ('[store]\nidle_ttl = "a month"', "store.idle_ttl", 'for example "90s"'),
-        ('[store]\nurl = "mysql://h"', "store.url", "write sqlite:///PATH"),
+        ('[store]\nurl = "mysql://h"', "store.url", 'use "sqlite:///var/ullage.db"'),
         ('[store]\nencryption_keys = ["k"]', "store.encryption_keys", "take the key out"),
         ('[upstream]\nbase_url = "localhost:8000"', "upstream.base_url", "like https://api.openai.com/v1"),
         ('[upstream]\nca_file = "nowhere.pem"', "upstream.ca_file", "nowhere.pem"),

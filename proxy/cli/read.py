@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ def command(ref: str, config_path: Path | None) -> None:
     It is found whoever's it is: the command line is the administrator's. Exit code 1 if there is none.
     """
     data = anyio.run(_find, ref, load_settings(config_path).settings)
-    click.get_binary_stream("stdout").write(data)
+    sys.stdout.buffer.write(data)
 
 
 async def _find(ref: str, settings: Settings) -> bytes:

@@ -192,7 +192,7 @@ class Calls:
             taken.append(call.id)
 
     def _find(self, delta: Fields) -> Call:
-        index = _index_of(delta)
+        index = index_of(delta)
         known = None if index is None else self._by_index.get(index)
         if known is not None and _is_next_call(known, delta):
             known = None
@@ -222,9 +222,10 @@ class Calls:
         return call
 
 
-def _index_of(delta: Fields) -> int | None:
+def index_of(delta: Fields) -> int | None:
+    """Return the index of a delta; None when it has none that can be meant."""
     index = bytes(delta.get("index", b""))
-    return int(index) if index.isdigit() and len(index) < 10 else None  # noqa: PLR2004 - more digits: no index
+    return int(index) if index.isdigit() and len(index) < 10 else None
 
 
 def _body_in(delta: Fields) -> Fields:

@@ -178,7 +178,7 @@ class History:
         return out
 
     def tool_of(self, index: int) -> str | None:
-        """Return the name of the tool that the tool message at `index` answers; by id inside its block, else by position."""
+        """Return the name of the tool that the message at `index` answers: by id inside its block, else by place."""
         return self._tools.get(index)
 
     @cached_property

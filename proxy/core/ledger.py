@@ -38,7 +38,7 @@ class HiddenTurn(msgspec.Struct, frozen=True):
 
     `rounds` are raw messages in order (assistant, tool, tool, assistant, …). `visible` is the assistant message as the
     client will send it back, and `shown` says which beginning of its string fields came from hidden rounds. In a mixed
-    last round `calls` are the gateway's own calls (position among all calls, raw JSON) and `answers` their tool messages.
+    last round `calls` are the gateway's own calls (position among all calls, raw JSON) and `answers` their messages.
     """
 
     rounds: tuple[bytes, ...]
@@ -114,7 +114,9 @@ class Ledger:
     `stored` is how many of the entries the store is known to hold: all, except in a branch that was made just now.
     """
 
-    def __init__(self, identity: str, entries: Sequence[AnyEntry | None] = (), stored: int | None = None) -> None:
+    def __init__(
+        self, identity: str, entries: Sequence[AnyEntry | None] = (), stored: int | None = None
+    ) -> None:
         self.id = identity
         self.entries: tuple[AnyEntry | None, ...] = tuple(entries)
         self.stored = len(self.entries) if stored is None else stored

@@ -166,7 +166,7 @@ def _storable(text: str) -> str:
 
 
 def undecided(history: History, known: Recognition) -> Sequence[Candidate]:
-    """Return the texts that nothing was decided about: new messages, and where only an anchor is known the others too."""
+    """Return the texts that nothing was decided about: those of new messages, where only an anchor is known of all."""
     first = history.leading if known.anchored else known.known
     offloads = known.ledger.offloads
     out: list[Candidate] = []

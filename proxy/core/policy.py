@@ -70,7 +70,7 @@ class View:
         return self._count(candidate)
 
     def is_over(self, candidate: Candidate, limit_tokens: int) -> bool:
-        """Say whether the text has more tokens than the limit; small texts are not counted, a token is at least a byte."""
+        """Say whether the text has more tokens than the limit; a token is a byte at least, so few bytes tell."""
         return candidate.size_bytes > limit_tokens and self._count(candidate) > limit_tokens
 
     def characters(self, candidate: Candidate) -> int:

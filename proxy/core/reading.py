@@ -1,11 +1,11 @@
 """Reading back: the tool's declaration, its arguments, and its answers.
 
-Everything the tool shows is one text (an original, the history, the index) given in pages of rows. An answer starts
-with one line `@@ rows A-B of T …@@` and then holds the rows, verbatim. It never exceeds its token budget, unless one
-row alone does: then it holds that row, so that paging always gets on.
+Everything the tool shows is one text (an original, the history, the index) given in pages of rows. An answer
+starts with one line `@@ rows A-B of T …@@` and then holds the rows, verbatim. It never exceeds its token
+budget, unless one row alone does: then it holds that row, so that paging always gets on.
 
-What cannot be answered is refused in plain words that say whether that is final and what to do instead. A ref of
-somebody else, one of another history and one that never existed are refused in the same words.
+What cannot be answered is refused in plain words that say whether that is final and what to do instead. A ref
+of somebody else, one of another history and one that never existed are refused in the same words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from proxy.core.stub import REF_PATTERN
 TOOL_NAME: Final = "read_offloaded"
 HISTORY: Final = "history"
 INDEX: Final = "index"
-LEAST_BUDGET_TOKENS: Final = 200
 HITS_MOST: Final = 100_000
 _HEAD_TOKENS: Final = 60  # enough for the head of a page with one row
 _CONTINUES_TOKENS: Final = 6  # what naming one more row in the head costs
@@ -53,7 +52,7 @@ class Refusal(Struct, frozen=True):
 
 
 class ReadOptions(Struct, frozen=True):
-    """How an answer is made. Row numbers depend on `row_bytes` alone, so keep it for the life of a session."""
+    """How an answer is made. Row numbers depend on `row_bytes`, so it must not change within a session."""
 
     budget_tokens: int
     count: Callable[[str], int]
@@ -124,18 +123,14 @@ def parse_request(arguments: str) -> ReadRequest | Refusal:
     """Understand the arguments of a call: forgiving where the meaning is clear, else a refusal."""
     try:
         fields = _fields(arguments)
-        ref = fields.get("ref")
-        if ref is None:
-            return bad_arguments("it has no ref")
-        name = _name(ref)
+        name = _name(fields.get("ref"))
         if name is None:
             return unknown_ref()
-        pattern = fields.get("pattern")
         return ReadRequest(
             ref=name,
             offset=_offset(fields.get("offset")),
             limit=_limit(fields.get("limit")),
-            pattern=None if pattern in (None, "") else _pattern(pattern),
+            pattern=_pattern(fields.get("pattern")),
         )
     except _Unclear as unclear:
         return bad_arguments(str(unclear))
@@ -152,8 +147,7 @@ def _fields(arguments: str) -> dict[str, object]:
         return {}
     if isinstance(value, dict):
         return value
-    message = "its arguments are not a JSON object"
-    raise _Unclear(message)
+    raise _Unclear("its arguments are not a JSON object")
 
 
 def _decode(text: str) -> object:
@@ -162,8 +156,7 @@ def _decode(text: str) -> object:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        message = "its arguments are not valid JSON"
-        raise _Unclear(message) from None
+        raise _Unclear("its arguments are not valid JSON") from None
 
 
 def _name(value: object) -> str | None:
@@ -171,8 +164,7 @@ def _name(value: object) -> str | None:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
-        message = "its ref is not a string"
-        raise _Unclear(message)
+        raise _Unclear("it has no ref" if value is None else "its ref is not a string")
     word = value.strip(_QUOTES)
     if word.casefold() in (HISTORY, INDEX):
         return word.casefold()
@@ -183,8 +175,7 @@ def _name(value: object) -> str | None:
 def _offset(value: object) -> int:
     number = _whole("offset", value)
     if number is not None and number < 0:
-        message = "its offset is negative; rows count from 1"
-        raise _Unclear(message)
+        raise _Unclear("its offset is negative; rows count from 1")
     return number or 1
 
 
@@ -214,13 +205,12 @@ def _number(word: str) -> object:
     return word
 
 
-def _pattern(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
+def _pattern(value: object) -> str | None:
+    if value in (None, ""):
+        return None
+    if isinstance(value, str | int) and not isinstance(value, bool):
         return str(value)
-    message = "its pattern is not a string"
-    raise _Unclear(message)
+    raise _Unclear("its pattern is not a string")
 
 
 # ---- refusals
@@ -230,7 +220,7 @@ def unknown_ref() -> Refusal:
     """Refuse a ref that this history does not hold, whoever else may."""
     return Refusal(
         "Nothing is stored under this ref for this conversation. This is final: do not try it again. "
-        'To see which refs exist, call with ref="index"; to get the text anew, run the tool that gave it again.',
+        'To see which refs exist, call with ref="index"; to get the text anew, run its tool again.',
         final=True,
     )
 
@@ -239,7 +229,7 @@ def erased_ref() -> Refusal:
     """Refuse a ref whose original was erased by the administration."""
     return Refusal(
         "The text under this ref was erased on purpose. This is final: do not try it again. "
-        "If it is needed, run the tool that gave it again or ask the user.",
+        "If it is needed, run its tool again or ask the user.",
         final=True,
     )
 
@@ -247,8 +237,8 @@ def erased_ref() -> Refusal:
 def expired_ref() -> Refusal:
     """Refuse a ref whose original was not used for too long."""
     return Refusal(
-        "The text under this ref was unused for too long and has expired. This is final: do not try it again. "
-        'To get the text anew, run the tool that gave it again; ref="index" lists what can still be read.',
+        "The text under this ref was unused for too long and has expired. This is final: do not try again. "
+        'To get the text anew, run its tool again; ref="index" lists what can still be read.',
         final=True,
     )
 

@@ -1,15 +1,17 @@
 """Rows: the numbered pieces in which an original is read back and searched.
 
-A row is a line, or a piece of at most 2,000 characters of a longer one. Lines end at line feeds only, so every
-other character, carriage returns included, is part of a row. Two rules make a text exact again: a row that
-continues is joined to the next with nothing between, any other with a line feed.
+A row is a line, or a piece of at most 2,000 characters of a longer one. Lines end at line feeds only, so
+every other character, carriage returns included, is part of a row. Two rules make a text exact again: a row
+that continues is joined to the next with nothing between, any other with a line feed.
 
-A row also has a limit in bytes. A token is at least one byte, so a row within the token budget of an answer by its
-bytes always fits that answer, whatever its characters are, and paging can promise both exactness and progress.
-The limit touches only lines of characters outside the basic plane, unless an answer may be very small.
+A row also has a limit in bytes. A token is at least one byte, so a row within the token budget of an answer
+by its bytes always fits that answer, whatever its characters are, and paging can promise both exactness and
+progress. The limit touches only lines of characters outside the basic plane, unless an answer may be very
+small.
 
-Searching is by line, not by row: a match may run across the pieces of a long line and counts for the row in which
-it begins. Blocks keep one search short, so that a matcher can look at its own clock between two of them.
+Searching is by line, not by row: a match may run across the pieces of a long line and counts for the row in
+which it begins. Blocks keep one search short, so that a matcher can look at its own clock between two of
+them.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Matcher(Protocol):
 
 
 class Block(Struct, frozen=True, gc=False):
-    """A stretch of text to search: matches that begin from byte `start` up to `stop` count, from row `row` on."""
+    """Text to search, from row `row` on, for matches that begin from byte `start` up to `stop`."""
 
     row: int
     data: bytes
@@ -72,11 +74,9 @@ class Rows(Sequence[Row]):
             self._firsts, self._total = ends[:-1], ends[-1]
 
     def __len__(self) -> int:
-        """Return how many rows the text has; at least one."""
         return self._total
 
     def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # slices of rows are never needed
-        """Return one row."""
         if not 0 <= index < self._total:
             raise IndexError(index)
         at = bisect_right(self._firsts, index) - 1

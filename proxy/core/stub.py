@@ -6,13 +6,13 @@
     last lines of the original
     [to read it: read_offloaded(ref="off_…", offset=6)]
 
-A stub is a pure function of the original and its spec: no time, no counter, nothing random. So every replica writes
-the same bytes and the provider's prompt cache holds. Shown lines are the original's own, cut at 300 characters with
-" …" behind the cut, 400 tokens in all, and no line is shown twice.
+A stub is a pure function of the original and its spec: no time, no counter, nothing random. So every replica
+writes the same bytes and the provider's prompt cache holds. Shown lines are the original's own, cut at 300
+characters with " …" behind the cut, 400 tokens in all, and no line is shown twice.
 
-Text that imitates a stub is only ever data. `find_markers` looks for stubs that a model copied into a new call. It
-judges the form: head, number of lines and last line must agree. That the lines between are the original's is known
-only by rendering the stub again and comparing.
+Text that imitates a stub is only ever data. `find_markers` looks for stubs that a model copied into a new
+call. It judges the form: head, number of lines and last line must agree. That the lines between are the
+original's is known only by rendering the stub again and comparing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 from base64 import b32encode
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Final
 
 from msgspec import Struct
@@ -62,7 +63,7 @@ class StubSpec(Struct, frozen=True):
 
 
 class Marker(Struct, frozen=True):
-    """A stub, the head of a damaged one, or a bare ref: `text[start:end]`; `complete` only for a whole stub."""
+    """A whole stub (`complete`), the head of a damaged one, or a bare ref, at `text[start:end]`."""
 
     ref: str
     start: int
@@ -96,13 +97,14 @@ def render_stub(text: str, spec: StubSpec, count: Count) -> str:
     shown = len(head) + len(tail)
     hidden = spec.lines - shown
     gap = [f"… {_amount(hidden, 'line')} not shown …"] if shown and hidden else []
+    size = f"{_amount(spec.tokens, 'token')} · {_amount(spec.lines, 'line')}"
     return "\n".join(
         [
-            f"[offloaded {spec.ref} · {spec.kind} · {_amount(spec.tokens, 'token')} · {_amount(spec.lines, 'line')}]",
+            f"[offloaded {spec.ref} · {spec.kind} · {size}]",
             *(line.shown for line in head),
             *gap,
             *(line.shown for line in tail),
-            _last_line(spec, head),
+            _last_line(spec, head if hidden else head + tail),
         ],
     )
 
@@ -127,11 +129,11 @@ def find_markers(text: str) -> list[Marker]:
     return markers
 
 
-def _last_line(spec: StubSpec, head: Sequence[_Line]) -> str:
+def _last_line(spec: StubSpec, front: Sequence[_Line]) -> str:
     if spec.tool is None:
         return f"[{spec.ref} cannot be read in this request]"
     # The first row that is not shown whole; lines shown whole are short, so each of them is one row.
-    offset = next((at for at, line in enumerate(head) if not line.whole), len(head)) + 1
+    offset = next((at for at, line in enumerate(front) if not line.whole), len(front)) + 1
     argument = f", offset={offset}" if 1 < offset <= spec.lines else ""
     return f'[to read it: {spec.tool}(ref="{spec.ref}"{argument})]'
 
@@ -142,9 +144,10 @@ def _amount(number: int, unit: str) -> str:
 
 def _preview(text: str, spec: StubSpec, count: Count) -> tuple[list[_Line], list[_Line]]:
     """Return the lines to show from the start and from the end."""
-    most_head = min(spec.head_lines, count_lines(text))
+    lines = count_lines(text)
+    most_tail = min(spec.tail_lines, lines - min(1, spec.head_lines))
+    most_head = min(spec.head_lines, lines - most_tail)
     head = [_cut(line) for line in text.split("\n", most_head)[:most_head]]
-    most_tail = min(spec.tail_lines, count_lines(text) - most_head)
     tail = [_cut(line) for line in text.rsplit("\n", most_tail)[-most_tail:]] if most_tail else []
     return _within_budget(head, tail, count)
 
@@ -154,24 +157,26 @@ def _cut(line: str) -> _Line:
 
 
 def _within_budget(head: list[_Line], tail: list[_Line], count: Count) -> tuple[list[_Line], list[_Line]]:
-    """Keep lines from the outside inwards while they fit; the first and the last are shortened rather than dropped."""
-    ends = [line for side in (head[:1], tail[-1:]) for line in side]
-    if sum(_cost(line, count) for line in ends) > PREVIEW_TOKENS:
-        share = PREVIEW_TOKENS // len(ends)
-        return [_shorten(line, share, count) for line in head[:1]], [_shorten(line, share, count) for line in tail[-1:]]
+    """Keep lines from the outside inwards while they fit; the first and the last are rather shortened."""
+    first, last = head[:1], tail[-1:]
+    if sum(_cost(line, count) for line in first + last) > PREVIEW_TOKENS:
+        share = PREVIEW_TOKENS // len(first + last)
+        return [_shorten(line, share, count) for line in first], [
+            _shorten(line, share, count) for line in last
+        ]
     left = PREVIEW_TOKENS
-    kept = [0, 0]
-    sides = (head, tail[::-1])
-    is_open = [True, True]
-    while any(is_open):
-        for side in (0, 1):
-            line = sides[side][kept[side]] if is_open[side] and kept[side] < len(sides[side]) else None
-            cost = 0 if line is None else _cost(line, count)
-            is_open[side] = line is not None and cost <= left
-            if is_open[side]:
+    kept: tuple[list[_Line], list[_Line]] = ([], [])
+    is_full = [False, False]
+    for pair in zip_longest(head, reversed(tail)):
+        for side, line in enumerate(pair):
+            if line is None or is_full[side]:
+                continue
+            cost = _cost(line, count)
+            is_full[side] = cost > left
+            if not is_full[side]:
                 left -= cost
-                kept[side] += 1
-    return head[: kept[0]], tail[len(tail) - kept[1] :]
+                kept[side].append(line)
+    return kept[0], kept[1][::-1]
 
 
 def _cost(line: _Line, count: Count) -> int:
@@ -211,7 +216,7 @@ def _marker(text: str, found: re.Match[str], ends: dict[str, list[tuple[int, int
 
 
 def _agrees(body: str | None, lines: int) -> bool:
-    """Tell whether the shown lines and the gap between them make up the number of lines that the head gives."""
+    """Tell whether the shown lines and the gap between them make up the lines that the head gives."""
     if body is None:
         return True
     shown = body.split("\n")

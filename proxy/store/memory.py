@@ -115,7 +115,7 @@ class MemoryStore:
         self._sweep_if_due()
         erased = frozenset(o.ref for o in originals if (tenant, o.ref) in self._erased)
         wanted = [o for o in originals if o.ref not in erased]
-        new = {o.ref: o for o in reversed(wanted) if (tenant, o.ref) not in self._originals}
+        new = {o.ref: o for o in reversed(wanted) if (tenant, o.ref) not in self._originals}  # the first of equals
         self._charge(tenant, sum(o.size_bytes for o in new.values()))
         for original in wanted:
             key = (tenant, original.ref)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from proxy.errors import Conflict, Full
-from proxy.store.backlog import Batch, Note, merged
-from proxy.store.base import Clock, Mark, Original, Recorded, StoreOptions
+from proxy.store.base import Clock, Mark, Original, StoreOptions
 from proxy.store.codec import pack
-from proxy.store.sqlite_schema import SLOT_BITS, concerns_all
+from proxy.store.sqlite_schema import SLOT_BITS
 
 _HALVES = struct.Struct("<qq")
 
@@ -29,17 +28,6 @@ _USE_LEDGER = """
 INSERT INTO ledger (tenant, name, created, used, renewed) VALUES (?1, ?2, ?3, ?3, ?3)
 ON CONFLICT (name, tenant) DO UPDATE SET used = max(used, excluded.used), renewed = max(renewed, excluded.renewed)
 RETURNING id
-"""
-_NOTE = """
-INSERT INTO ledger (tenant, name, created, used, renewed, newest, key, model, format, preset, messages, edits,
-    compactions, received_tokens, sent_tokens, reads, calls)
-VALUES (?1, ?2, ?3, ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
-ON CONFLICT (name, tenant) DO UPDATE SET used = max(used, excluded.used), newest = max(newest, excluded.newest),
-    key = excluded.key, model = excluded.model, format = excluded.format, preset = excluded.preset,
-    messages = excluded.messages, edits = excluded.edits, compactions = excluded.compactions,
-    received_tokens = received_tokens + excluded.received_tokens, sent_tokens = sent_tokens + excluded.sent_tokens,
-    reads = reads + excluded.reads, calls = calls + excluded.calls
-RETURNING id, renewed
 """
 _PUT_ORIGINAL = """
 INSERT INTO original (tenant, ref, kind, tool, tokens, lines, size_bytes, created, renewed)
@@ -118,7 +106,10 @@ class Changes:
         erased = frozenset(p.original.ref for p in packed if _is_erased(connection, owner, p.original.ref))
         wanted = [p for p in packed if p.original.ref not in erased]
         known = {p.original.ref: _original_id(connection, owner, p.original.ref) for p in wanted}
-        new = {p.original.ref: p for p in reversed(wanted) if known[p.original.ref] is None}
+        new: dict[str, Packed] = {}
+        for p in wanted:
+            if known[p.original.ref] is None:
+                new.setdefault(p.original.ref, p)
         self._charge(connection, owner, sum(p.original.size_bytes for p in new.values()))
         now = self._clock()
         for ref, made in new.items():
@@ -128,7 +119,7 @@ class Changes:
                 connection.execute(
                     "UPDATE original SET renewed = max(renewed, ?) WHERE id = ?", (now, number)
                 )
-        ledgers = {p.original.ledger for p in wanted}
+        ledgers = dict.fromkeys(p.original.ledger for p in wanted)
         holders = {name: _use_ledger(connection, owner, name, now) for name in ledgers}
         connection.executemany(
             "INSERT OR IGNORE INTO hold (original, ledger) VALUES (?, ?)",
@@ -164,71 +155,8 @@ class Changes:
             "INSERT INTO entry VALUES (?, ?)",
             [(base + i, pack(entry)) for i, entry in enumerate(wanted.entries)],
         )
-        _set_tips(connection, owner, ledger, wanted.marks)
+        set_tips(connection, owner, ledger, wanted.marks)
         return _grow_ledger(connection, owner, ledger, wanted)
-
-    # -- what was written behind
-
-    def write_batch(self, connection: sqlite3.Connection, batch: Batch) -> int:
-        """Write notes and renewals; returns how many could not be written for what they are."""
-        dropped = 0
-        owners: dict[str, int] = {}
-        for note in merged(batch.notes):
-            try:
-                owner = owners.get(note.tenant) or tenant_id(connection, note.tenant)
-                owners[note.tenant] = owner
-                dropped += self._write_note(connection, owner, note)
-            except Exception as error:
-                if concerns_all(error):
-                    raise
-                dropped += 1  # nothing can be done with it, and it must not hold up the others
-        connection.executemany(
-            "UPDATE original SET renewed = max(renewed, ?) "
-            "WHERE ref = ? AND tenant = (SELECT id FROM tenant WHERE name = ?)",
-            [(at, ref, tenant) for (tenant, ref), at in batch.touches.items()],
-        )
-        return dropped
-
-    def _write_note(self, connection: sqlite3.Connection, owner: int, note: Note) -> int:
-        use, at = note.use, note.at
-        newest = max((mark.length for mark in note.marks), default=0)
-        texts = [_storable(text) for text in (use.key, use.model, use.format, use.preset)]
-        counts = (use.received_tokens, use.sent_tokens, use.reads, use.calls)
-        latest = (use.messages, use.edits, use.compactions)
-        ledger, renewed = connection.execute(
-            _NOTE, (owner, use.ledger, at, newest, *texts, *latest, *counts)
-        ).fetchone()
-        if at - renewed > self._options.slack:
-            connection.execute("UPDATE ledger SET renewed = ? WHERE id = ?", (at, ledger))
-        _set_tips(connection, owner, ledger, note.marks)
-        return self._write_record(connection, owner, ledger, note.record) if note.record else 0
-
-    def _write_record(
-        self, connection: sqlite3.Connection, owner: int, ledger: int, record: Sequence[Recorded]
-    ) -> int:
-        """Write messages if they fit what originals leave of the quota; returns 1 if they do not."""
-        quota = self._options.stored_bytes
-        if quota is not None:
-            row = connection.execute(
-                "SELECT kept_bytes + record_bytes FROM tenant WHERE id = ?", (owner,)
-            ).fetchone()
-            if row[0] + sum(len(message.data) for message in record) > quota:
-                return 1
-        base = ledger << SLOT_BITS
-        indexes = [message.index for message in record]
-        if min(indexes) < 0 or max(indexes) >= 1 << SLOT_BITS:
-            message = "no such index"
-            raise OverflowError(message)
-        span = (base + min(indexes), base + max(indexes))
-        before = _record_bytes(connection, span)
-        connection.executemany(
-            "INSERT OR REPLACE INTO record VALUES (?, ?, ?)",
-            [(base + m.index, len(m.data), pack(m.data)) for m in record],
-        )
-        grown = _record_bytes(connection, span) - before
-        connection.execute("UPDATE ledger SET record_bytes = record_bytes + ? WHERE id = ?", (grown, ledger))
-        connection.execute("UPDATE tenant SET record_bytes = record_bytes + ? WHERE id = ?", (grown, owner))
-        return 0
 
 
 def _is_erased(connection: sqlite3.Connection, owner: int, ref: str) -> bool:
@@ -243,7 +171,7 @@ def _original_id(connection: sqlite3.Connection, owner: int, ref: str) -> int | 
 
 def _insert_original(connection: sqlite3.Connection, owner: int, made: Packed, now: float) -> int:
     o = made.original
-    about = (o.ref, o.kind, _storable(o.tool), o.tokens, o.lines, o.size_bytes, o.created)
+    about = (o.ref, o.kind, storable(o.tool), o.tokens, o.lines, o.size_bytes, o.created)
     number = int(connection.execute(_PUT_ORIGINAL, (owner, *about, now)).fetchone()[0])
     connection.execute("INSERT INTO body VALUES (?, ?)", (number, made.body))
     return number
@@ -254,7 +182,8 @@ def _use_ledger(connection: sqlite3.Connection, owner: int, name: str, now: floa
     return int(connection.execute(_USE_LEDGER, (owner, name, now)).fetchone()[0])
 
 
-def _set_tips(connection: sqlite3.Connection, owner: int, ledger: int, marks: Sequence[Mark]) -> None:
+def set_tips(connection: sqlite3.Connection, owner: int, ledger: int, marks: Sequence[Mark]) -> None:
+    """Point keys at a ledger, except those that belong to another one."""
     rows = [(*tip_halves(mark.key, owner), ledger, mark.length) for mark in marks]
     connection.executemany(_SET_TIP, rows)
 
@@ -271,12 +200,7 @@ def _grow_ledger(connection: sqlite3.Connection, owner: int, ledger: int, done: 
     return version
 
 
-def _record_bytes(connection: sqlite3.Connection, span: tuple[int, int]) -> int:
-    query = "SELECT coalesce(sum(size_bytes), 0) FROM record WHERE slot BETWEEN ? AND ?"
-    return int(connection.execute(query, span).fetchone()[0])
-
-
-def _storable(text: str | None) -> str | None:
+def storable(text: str | None) -> str | None:
     """Replace lone surrogates, which JSON may carry and UTF-8 cannot."""
     if text is None or text.isascii():
         return text

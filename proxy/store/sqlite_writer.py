@@ -28,6 +28,7 @@ from proxy.store.backlog import Backlog, Batch
 from proxy.store.base import Clock, StoreOptions
 from proxy.store.sqlite_changes import Changes
 from proxy.store.sqlite_expiry import BEFORE_ALL_TIPS, expire_step, sweep_tips
+from proxy.store.sqlite_notes import write_batch
 from proxy.store.sqlite_schema import concerns_all, connect_writer, explain, prepare
 
 T = TypeVar("T")
@@ -182,7 +183,7 @@ class Writer:
         db = self._connect()
         self._synchronise("FULL" if any(awaited.durable for awaited in queue) else "NORMAL")
         db.execute("BEGIN IMMEDIATE")
-        dropped = self.changes.write_batch(db, batch) if batch else 0
+        dropped = write_batch(db, batch, self._options) if batch else 0
         for awaited in queue:
             _try(db, awaited)
         db.execute("COMMIT")

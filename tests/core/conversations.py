@@ -41,7 +41,10 @@ def turns(draw: st.DrawFn) -> list[Message]:
         text = draw(texts())
         return [{"role": "user", "content": draw(st.sampled_from([text, [{"type": "text", "text": text}]]))}]
     calls = [f"c{k}" for k in range(draw(st.integers(0, 3)))]
-    assistant: Message = {"role": "assistant", "content": draw(st.none() | texts()) if calls else draw(texts())}
+    assistant: Message = {
+        "role": "assistant",
+        "content": draw(st.none() | texts()) if calls else draw(texts()),
+    }
     if calls:
         assistant["tool_calls"] = [
             {"id": c, "type": "function", "function": {"name": "f", "arguments": "{}"}} for c in calls

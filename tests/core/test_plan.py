@@ -40,7 +40,9 @@ def test_pairs_stay_and_nothing_grows(growth: list[list[Message]], chain: Chain)
         sent = session.serve(messages, tools=TOOLS)["messages"]
         assert len(sent) == len(messages)
         for old, new in zip(messages, sent, strict=True):
-            assert {k: v for k, v in new.items() if k != "content"} == {k: v for k, v in old.items() if k != "content"}
+            assert {k: v for k, v in new.items() if k != "content"} == {
+                k: v for k, v in old.items() if k != "content"
+            }
             if new["content"] != old["content"]:
                 assert type(new["content"]) is type(old["content"])
                 assert 2 * byte_count(text_of(new)) <= byte_count(text_of(old))
@@ -57,7 +59,9 @@ def test_growth_is_append_only(growth: list[list[Message]], chain: Chain) -> Non
 
 
 @given(conversations(), CHAINS, CHAINS)
-def test_a_repeated_history_gives_the_same_bytes(growth: list[list[Message]], chain: Chain, other: Chain) -> None:
+def test_a_repeated_history_gives_the_same_bytes(
+    growth: list[list[Message]], chain: Chain, other: Chain
+) -> None:
     """Whatever happened since, and whatever the policy is by now, the same history is sent in the same form."""
     session = Session(chain)
     sent = [session.serve(messages, tools=TOOLS) for messages in growth]
@@ -84,7 +88,11 @@ def test_every_stub_has_its_original(growth: list[list[Message]], chain: Chain) 
                 assert [session.originals[r] for r in refs] == [text_of(old)]
 
 
-@given(conversations(), CHAINS, st.sampled_from([{"n": 2}, {"functions": []}, {"prediction": {"type": "content"}}]))
+@given(
+    conversations(),
+    CHAINS,
+    st.sampled_from([{"n": 2}, {"functions": []}, {"prediction": {"type": "content"}}]),
+)
 def test_without_a_reader_there_is_no_stub(
     growth: list[list[Message]], chain: Chain, obstacle: dict[str, object]
 ) -> None:

@@ -118,12 +118,7 @@ def completion(
     ]
     if made:
         message["tool_calls"] = made
-    choice = {
-        "index": 0,
-        "message": message,
-        "finish_reason": "tool_calls" if made else "stop",
-        "logprobs": None,
-    }
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if made else "stop"}
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     head = {"id": "chatcmpl-fake", "object": "chat.completion", "created": 1, "model": "fake"}
     return {**head, "choices": [choice], "usage": usage, **more}
@@ -162,9 +157,9 @@ class Received:
         return self.target.partition(b"?")[0].decode("latin-1")
 
     @property
-    def json(self) -> Any:
-        """The decoded body."""
-        return msgspec.json.decode(self.body)
+    def json(self) -> dict[str, Any]:
+        """The decoded body, an object."""
+        return msgspec.json.decode(self.body, type=dict[str, Any])
 
     def wait_gone(self, timeout: float = 5.0) -> bool:
         """Wait until the peer has left before its reply was complete; False when it has not."""
@@ -188,7 +183,7 @@ class FakeUpstream:
         self.otherwise: Callable[[Received], Reply] = reply_by_default
         self.keep = True  # False: requests are not recorded (long benchmarks)
         self.connections = 0  # ever opened
-        self.open_connections = 0
+        self.present: set[_Connection] = set()
         self._queue: deque[Scripted] = deque()
         self._arrival = threading.Condition()
         self._tls = tls
@@ -201,6 +196,11 @@ class FakeUpstream:
     def url(self) -> str:
         """The OpenAI base URL, with /v1."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/v1"
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open now."""
+        return len(self.present)
 
     def queue(self, *replies: Scripted) -> None:
         """Add replies for the next requests."""
@@ -248,11 +248,15 @@ class FakeUpstream:
         )
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.run_until_complete(self._drop_connections())
         self._loop.close()
+
+    async def _drop_connections(self) -> None:
+        for connection in list(self.present):
+            connection.transport.abort()
+            await connection.lost.wait()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class _Connection(asyncio.Protocol):
@@ -264,15 +268,17 @@ class _Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._playing: asyncio.Task[None] | None = None
         self._current: Received | None = None
+        self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._number = self._fake.connections
         self._fake.connections += 1
-        self._fake.open_connections += 1
+        self._fake.present.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fake.open_connections -= 1
+        self._fake.present.discard(self)
+        self.lost.set()
         if self._playing is not None:
             self._playing.cancel()
         if self._current is not None:
@@ -294,7 +300,7 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._request.method = self._parser.get_method().decode()
         if (self._request.header("expect") or "").lower() == "100-continue":
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         self._parts.append(data)
@@ -304,7 +310,7 @@ class _Connection(asyncio.Protocol):
         received.body = b"".join(self._parts)
         reply = self._fake.note(received)
         if reply.framing == "length" and isinstance(reply.steps[0], bytes):
-            self._transport.write(_head(reply) + (b"" if received.method == "HEAD" else reply.steps[0]))
+            self.transport.write(_head(reply) + (b"" if received.method == "HEAD" else reply.steps[0]))
             self._complete(received)
         else:
             self._playing = asyncio.get_running_loop().create_task(self._play(reply, received))
@@ -318,11 +324,11 @@ class _Connection(asyncio.Protocol):
         self._current = None
         received.replied.set()
         if (received.header("connection") or "").lower() == "close":
-            self._transport.close()
+            self.transport.close()
 
     async def _play(self, reply: Reply, received: Received) -> None:
         if reply.framing == "chunked":
-            self._transport.write(_head(reply))
+            self.transport.write(_head(reply))
         for step in reply.steps:
             if isinstance(step, End):
                 await self._end(step)
@@ -330,26 +336,26 @@ class _Connection(asyncio.Protocol):
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
             else:
-                self._transport.write(
+                self.transport.write(
                     b"%x\r\n%b\r\n" % (len(step), step) if reply.framing == "chunked" else step
                 )
                 await asyncio.sleep(0)  # one write a step
         if reply.framing == "chunked":
-            self._transport.write(b"0\r\n\r\n")
+            self.transport.write(b"0\r\n\r\n")
         self._complete(received)
         if reply.framing == "raw":
-            self._transport.close()
+            self.transport.close()
 
     async def _end(self, end: End) -> None:
         if end is HANG:
             await asyncio.get_running_loop().create_future()
         if end is CUT:
             await asyncio.sleep(0.02)  # what was written before must have left
-            plug: socket.socket = self._transport.get_extra_info("socket")
+            plug: socket.socket = self.transport.get_extra_info("socket")
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._transport.abort()
+            self.transport.abort()
         else:
-            self._transport.close()
+            self.transport.close()
 
 
 def reply_by_default(received: Received) -> Reply:

@@ -9,7 +9,9 @@ from policies.offload_results import OffloadResults
 from tests.core.test_policy import candidate, view
 
 
-def taken(policy: OffloadResults, *sizes: int, block: int | None = 0, tool: str | None = None) -> list[tuple[int, str]]:
+def taken(
+    policy: OffloadResults, *sizes: int, block: int | None = 0, tool: str | None = None
+) -> list[tuple[int, str]]:
     """Messages that the policy takes of results with these sizes in tokens, with its reason."""
     shown = view(*[msgspec.structs.replace(candidate(i, s, block), tool=tool) for i, s in enumerate(sizes)])
     out = []

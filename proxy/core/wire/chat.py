@@ -16,6 +16,7 @@ from msgspec import Raw
 from proxy.core.envelope import decode, split_list
 from proxy.core.history import CallFact, Facts, Kind, Role, Slot, digest, text_bytes
 from proxy.core.media import media_tokens
+from proxy.core.reading import HistoryCall, HistoryEntry
 
 WHOLE = -1
 _ROLES: dict[str, Role] = {
@@ -77,6 +78,24 @@ class ChatAdapter:
             fields["content"] = b"[" + b",".join(parts) + b"]"
         return join_fields(fields)
 
+    def describe(self, raw: bytes, number: int, tool: str | None) -> HistoryEntry:
+        """Return the message as the record shows it; `tool` names the tool that a result comes from."""
+        decoded = decode(raw)
+        message: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
+        call_id = message.get("tool_call_id")
+        name = tool or message.get("name")
+        return HistoryEntry(
+            index=number,
+            role=str(message.get("role", "?")),
+            call_id=call_id if isinstance(call_id, str) else None,
+            name=name if isinstance(name, str) else None,
+            text="\n".join(_shown(part) for part in _parts(message)),
+            calls=tuple(
+                HistoryCall(str(c.get("id", "")), _call_name(c), _written_arguments(c))
+                for c in _calls(message)
+            ),
+        )
+
 
 def split_fields(raw: bytes) -> dict[str, bytes]:
     """Return the raw values of a JSON object, in order."""
@@ -133,6 +152,24 @@ def _call_arguments(call: dict[str, Any]) -> bytes:
             return text_bytes(str(arguments or ""))
         return _canonical(value)
     return text_bytes(str(custom.get("input") or "")) if isinstance(custom, dict) else b""
+
+
+def _written_arguments(call: dict[str, Any]) -> str:
+    """Return the arguments as the model wrote them."""
+    for key, field in (("function", "arguments"), ("custom", "input")):
+        inner = call.get(key)
+        if isinstance(inner, dict):
+            value = inner.get(field)
+            return value if isinstance(value, str) else encode_lenient(value).decode("utf-8", "replace")
+    return ""
+
+
+def _shown(part: object) -> str:
+    """Return the text of a part; what is no text is named by its type."""
+    text = _part_text(part)
+    if text is not None:
+        return text
+    return f"[{part.get('type', 'part')}]" if isinstance(part, dict) else str(part)
 
 
 def _canonical(value: object) -> bytes:

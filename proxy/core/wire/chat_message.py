@@ -16,9 +16,10 @@ from proxy.core.calls import Call
 from proxy.core.wire.raw import NULL, Fields, is_empty, read_any, read_array, read_text, write
 
 TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
-_LISTS: Final = ("content", "reasoning_details", "thinking_blocks")
+_JOINED: Final = (*TEXTS, "reasoning_details", "thinking_blocks")
 
 _SAID_ONCE: Final = frozenset(("role", "name", "id", "type", "format", "signature", "index"))
+_JOINED_AFTER: Final = 1000  # deltas
 _SEALS: Final = ("signature", "data", "encrypted_content")
 
 
@@ -27,36 +28,39 @@ class Draft:
 
     def __init__(self) -> None:
         self._values: dict[str, list[Raw]] = {}
+        self._added = 0
 
     def add(self, delta: Fields) -> None:
         """Add a delta; tool calls are collected elsewhere."""
         for key, value in delta.items():
             if key != "tool_calls":
                 self._values.setdefault(key, []).append(value)
+        self._added += 1
+        if self._added % _JOINED_AFTER == 0:  # an undecoded value keeps the whole of its chunk in memory
+            self._values = {key: [_join(key, values).copy()] for key, values in self._values.items()}
 
     def has_content(self) -> bool:
         """Say whether there is any text for the reader."""
         return any(not is_empty(value) for value in self._values.get("content", ()))
 
-    def message(self) -> Fields:
-        """Return the message so far, without its calls."""
+    def message(self, *, beside_calls: bool) -> Fields:
+        """Return the message so far, without its calls; empty text beside calls becomes null.
+
+        A stream says "" where a whole answer says null, and some providers refuse empty text.
+        """
         message = {"role": write("assistant")}
         message.update((key, _join(key, values)) for key, values in self._values.items())
+        if beside_calls and bytes(message.get("content", NULL)) == b'""':
+            message["content"] = NULL
         return message
 
 
 def with_calls(message: Fields, calls: Iterable[Call]) -> Fields:
-    """Return the message with these calls, or without any; empty text beside calls becomes null.
-
-    A stream says "" where a whole answer says null, and some providers refuse empty text.
-    """
+    """Return the message with these calls, or without any."""
     encoded = [call.encode() for call in calls]
-    if not encoded:
-        return {key: value for key, value in message.items() if key != "tool_calls"}
-    message = {**message, "tool_calls": write(encoded)}
-    if bytes(message.get("content", NULL)) == b'""':
-        message["content"] = NULL
-    return message
+    if encoded:
+        return {**message, "tool_calls": write(encoded)}
+    return {key: value for key, value in message.items() if key != "tool_calls"}
 
 
 def texts_of(message: Fields) -> dict[str, str]:
@@ -65,13 +69,13 @@ def texts_of(message: Fields) -> dict[str, str]:
     return {key: text for key, text in texts.items() if text}
 
 
-def join_messages(earlier: Iterable[Fields], last: Fields, *, without: frozenset[str] = frozenset()) -> Fields:
+def join_messages(earlier: Iterable[Fields], last: Fields) -> Fields:
     """Return the last message with text, reasoning and content parts of the earlier ones put in front."""
     rounds = [*earlier, last]
     joined = dict(last)
-    for key in {*TEXTS, *_LISTS} - without:
+    for key in _JOINED:
         values = [message[key] for message in rounds if not is_empty(message.get(key))]
-        if values and (len(values) > 1 or is_empty(last.get(key))):
+        if len(values) > 1 or (values and is_empty(last.get(key))):
             joined[key] = _join(key, values)
     return joined
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Raw, Struct
 
-from proxy.core.calls import Call, Calls, Owner, Route
+from proxy.core.calls import Call, Calls, Owner, Route, index_of
 from proxy.core.wire.raw import NULL, Fields, is_empty, read_array, read_object, read_text, write
 
 _IDENTITY: Final = ("id", "created", "model", "system_fingerprint")
@@ -98,12 +98,12 @@ def _first_choice(choices: list[Raw]) -> tuple[int | None, Fields]:
 
 
 def _finish_of(choices: list[Raw], choice: Fields) -> str | None:
-    """Return the finish of choice 0, or of any other: a stream of several choices has ended when one has."""
-    candidates = [choice, *(read_object(raw) or {} for raw in choices if len(choices) > 1)]
-    for candidate in candidates:
+    """Return the finish of choice 0, or else of any other: a stream of several choices has ended when one has."""
+    others = [] if choice and len(choices) == 1 else [read_object(raw) or {} for raw in choices]
+    for candidate in (choice, *others):
         finish = candidate.get("finish_reason")
         if finish is not None and not is_empty(finish):
-            return read_text(finish) or str(bytes(finish))
+            return read_text(finish) or bytes(finish).decode("utf-8", "replace")
     return None
 
 
@@ -115,29 +115,29 @@ class Splice:
         self._has_role = False
         self._next_index = 0
 
-    def learn(self, chunk: Chunk) -> None:
-        """Take the identity of the stream from its first chunk that belongs to a choice, and note that a role went by."""
-        if not self._identity and chunk.choices and not is_empty(chunk.fields.get("id")):
-            self._identity = {key: chunk.fields[key] for key in _IDENTITY if key in chunk.fields}
+    def passed(self, chunk: Chunk) -> None:
+        """Learn from a chunk that left as it came: the identity of the stream, and whether it has had its role."""
+        self._learn(chunk)
         self._has_role = self._has_role or not is_empty(chunk.delta.get("role"))
 
-    def saw(self, routes: list[Route]) -> None:
-        """Note the call indices of a chunk that left as it came."""
+    def number(self, routes: list[Route]) -> None:
+        """Note the indices of calls whose deltas leave as they came."""
         for route in routes:
             call = route.call
             if call.shown_index is None:
-                index = bytes(route.delta.get("index", b""))
-                call.shown_index = int(index) if index.isdigit() else self._next_index
+                index = index_of(route.delta)
+                call.shown_index = self._next_index if index is None else index
                 self._next_index = max(self._next_index, call.shown_index + 1)
 
     def edit(self, chunk: Chunk, routes: list[Route]) -> bytes | None:
         """Return the chunk's data without our calls, a second role, finish and usage; None when nothing is left to say."""
+        self._learn(chunk)
         fields = self._with_identity(chunk.fields)
         if chunk.usage is not None:
             fields["usage"] = NULL
         if chunk.position is None:
             return None if chunk.is_usage_only else _same_or(chunk, fields)
-        delta = self._delta(chunk.delta, routes)
+        delta = self._delta(chunk, routes)
         choice = chunk.choice
         if chunk.finish is not None:
             choice = {**choice, "finish_reason": NULL}
@@ -145,8 +145,8 @@ class Splice:
             return chunk.data
         if delta != chunk.delta or chunk.finish is not None or chunk.usage is not None:
             fields.pop("obfuscation", None)
-            is_noted = not routes and chunk.finish is None and _has_more(choice)
-            if not is_noted and not _says_something(delta):
+            has_more = not chunk.calls and chunk.finish is None and _has_more(choice)
+            if not has_more and not _says_something(delta):
                 return None
         return _assemble(chunk, fields, {**choice, "delta": write(delta)})
 
@@ -187,17 +187,22 @@ class Splice:
             fields.pop("system_fingerprint", None)
         return fields
 
-    def _delta(self, delta: Fields, routes: list[Route]) -> Fields:
-        delta = dict(delta)
+    def _learn(self, chunk: Chunk) -> None:
+        """Take the identity from the first chunk of a choice; Azure's first chunk has neither choices nor an id."""
+        if not self._identity and chunk.choices and not is_empty(chunk.fields.get("id")):
+            self._identity = {key: chunk.fields[key] for key in _IDENTITY if key in chunk.fields}
+
+    def _delta(self, chunk: Chunk, routes: list[Route]) -> Fields:
+        delta = dict(chunk.delta)
         if not is_empty(delta.get("role")):
             if self._has_role:
                 del delta["role"]
             self._has_role = True
-        if routes:
-            deltas = [edited for route in routes for edited in self._shown(route)]
-            delta["tool_calls"] = write(deltas)
-            if not deltas:
-                del delta["tool_calls"]
+        if chunk.calls:
+            shown = [edited for route in routes for edited in self._shown(route)]
+            del delta["tool_calls"]
+            if shown:
+                delta["tool_calls"] = write(shown)
         return delta
 
     def _shown(self, route: Route) -> list[Fields]:

@@ -63,25 +63,22 @@ def choose_name(taken: frozenset[str], kept: str | None) -> str:
 
 
 def _obstacle(envelope: Envelope, tools: object, model: str) -> str | None:
-    fields = envelope.fields
-    if "tools" in fields and not isinstance(tools, list | None):
-        return "tools"
-    if isinstance(tools, list) and len(tools) >= _MOST_TOOLS:
-        return "tool_limit"
-    choices = envelope.value("n") if "n" in fields else 1
-    if choices not in (None, 1):
-        return "choices"
+    """Return why the reading tool would break this request, None where it can be declared."""
     for name in ("functions", "function_call", "prediction", "audio", "web_search_options"):
         if envelope.is_set(name):
             return name
     modalities = envelope.value("modalities")
-    if isinstance(modalities, list) and "audio" in modalities:
-        return "audio"
-    if _SEARCH_MODEL.search(model):
-        return "search_model"
-    if not tools and _REASONING_WITHOUT_TOOLS.search(model) and envelope.value("reasoning_effort") != "none":
-        return "reasoning_model"
-    return None
+    reasons = {
+        "tools": tools is not None and not isinstance(tools, list),
+        "tool_limit": isinstance(tools, list) and len(tools) >= _MOST_TOOLS,
+        "choices": envelope.value("n") not in (None, 1),
+        "audio": isinstance(modalities, list) and "audio" in modalities,
+        "search_model": _SEARCH_MODEL.search(model) is not None,
+        "reasoning_model": not tools
+        and _REASONING_WITHOUT_TOOLS.search(model) is not None
+        and envelope.value("reasoning_effort") != "none",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _is_json(response_format: object) -> bool:

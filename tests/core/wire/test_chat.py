@@ -32,7 +32,10 @@ SAME = [
     ({"role": "assistant", "content": None}, {"role": "assistant"}),
     ({"role": "assistant", "content": ""}, {"role": "assistant", "content": None, "annotations": []}),
     ({"role": "assistant", "content": "a", "reasoning_content": "r"}, {"role": "assistant", "content": "a"}),
-    ({"role": "tool", "tool_call_id": "1", "content": "x"}, {"role": "tool", "tool_call_id": "2", "content": "x"}),
+    (
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+        {"role": "tool", "tool_call_id": "2", "content": "x"},
+    ),
     (call('{"a": 1.0,"b":2}'), call('{"b":2,"a":1}')),
     (call('{"a":1}', id="other"), call({"a": 1})),
     (
@@ -71,7 +74,11 @@ def test_other_meanings_do_not_match(one: object, two: object) -> None:
 
 def test_slots_are_the_texts_of_results_and_users() -> None:
     """Each text part of a user or tool message is a slot with its exact digest; nothing else is."""
-    parts = [{"type": "text", "text": "one"}, {"type": "image_url", "image_url": {"url": "u"}}, {"type": "text", "text": "é"}]
+    parts = [
+        {"type": "text", "text": "one"},
+        {"type": "image_url", "image_url": {"url": "u"}},
+        {"type": "text", "text": "é"},
+    ]
     slots = facts({"role": "user", "content": parts}).slots
     assert [(s.at, s.kind, s.size_bytes) for s in slots] == [(0, "user", 3), (2, "user", 2)]
     assert slots[1].exact == digest("é".encode())
@@ -103,7 +110,11 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 @given(TEXTS, TEXTS)
 def test_a_replaced_string_leaves_the_rest(old: str, new: str) -> None:
     """A string stays a string, all other fields keep their bytes, and the new text is what comes out."""
-    raw = b'{"zz":{"b":1.0,"a":[]} , "role":"tool","content": ' + encode_text(old) + b',"tool_call_id":"\\u00e9"}'
+    raw = (
+        b'{"zz":{"b":1.0,"a":[]} , "role":"tool","content": '
+        + encode_text(old)
+        + b',"tool_call_id":"\\u00e9"}'
+    )
     assert CHAT.text(raw, WHOLE) == old
     changed = CHAT.replace_texts(raw, {WHOLE: new})
     assert CHAT.text(changed, WHOLE) == new

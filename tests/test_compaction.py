@@ -1,0 +1,178 @@
+"""From a body to a shorter body, on a store: what is durable before it leaves, and what happens when storing fails."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from policies.offload_results import OffloadResults
+from proxy.compaction import Compacted, Compactor, Order, refusal_fact
+from proxy.core.envelope import open_envelope
+from proxy.core.record import decode_recorded
+from proxy.counting import Counter
+from proxy.errors import Full, Unavailable
+from proxy.presets import Preset
+from proxy.sessions import Identity
+from proxy.store.base import Original, PageRequest, StoreOptions
+from proxy.store.memory import MemoryStore
+from tests.core.conversations import TOOLS
+from tests.core.test_plan import BIG, asked
+
+pytestmark = pytest.mark.anyio
+PRESET = Preset(name="t", policies=(OffloadResults(over_tokens=500),))
+COUNTER = Counter()
+
+
+class Troubled(MemoryStore):
+    """A store that fails where it is told to."""
+
+    trouble: Exception | None = None
+
+    async def put_originals(self, tenant: str, originals: Sequence[Original]) -> frozenset[str]:
+        """Fail, or store."""
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().put_originals(tenant, originals)
+
+
+class Desk:
+    """A compactor on a store in memory."""
+
+    def __init__(self, store: Troubled | None = None, *, record: bool = True) -> None:
+        self.store = store or Troubled(StoreOptions(), time.time)
+        self.compactor = Compactor(self.store, b"s" * 32, COUNTER, record=record)
+
+    async def compact(self, messages: list[dict[str, Any]], preset: Preset = PRESET, **fields: Any) -> Compacted:
+        """Compact a body with these messages."""
+        order = msgspec.structs.replace(self.order(messages, **fields), preset=preset)
+        return await self.compactor.compact(order)
+
+    @staticmethod
+    def order(messages: list[dict[str, Any]], **fields: Any) -> Order:
+        """An order of tenant `t`."""
+        body = json.dumps({"model": "m", "messages": messages, "tools": TOOLS, **fields}).encode()
+        return Order(identity=Identity("t", None), envelope=open_envelope(body), preset=PRESET)
+
+
+def sent(compacted: Compacted) -> list[dict[str, Any]]:
+    """The messages that leave."""
+    messages: list[dict[str, Any]] = json.loads(compacted.body)["messages"]
+    return messages
+
+
+async def test_the_original_is_stored_and_the_decision_written_before_the_body_is_returned() -> None:
+    """When the body that holds a stub comes back, another process finds the bytes and the decision."""
+    desk = Desk()
+    compacted = await desk.compact(asked())
+    (entry,) = compacted.plan.stubs.values()
+    assert entry.ref in sent(compacted)[2]["content"]
+    original = await desk.store.get_original("t", entry.ref)
+    assert isinstance(original, Original)
+    assert original.data == BIG.encode()
+    again = await Desk(desk.store).compact([*asked(), {"role": "assistant", "content": "a"}])
+    assert again.plan.fresh == ()
+    assert sent(again)[:4] == sent(compacted)
+
+
+@pytest.mark.parametrize("trouble", [Full("the quota is used up"), Full("the disk is full")])
+async def test_a_full_store_stops_offloading_not_requests(trouble: Exception) -> None:
+    """Without room for the original its text is sent, and nothing refers to it; with room later texts are moved again."""
+    desk = Desk()
+    desk.store.trouble = trouble
+    compacted = await desk.compact(asked())
+    assert sent(compacted) == asked()
+    desk.store.trouble = None
+    longer = [*asked(), {"role": "assistant", "content": "a"}, *asked("other " + BIG)]
+    assert sent(await desk.compact(longer))[2] == longer[2], "sent raw once, raw for good"
+    assert sent(await desk.compact(longer))[7] != longer[7]
+
+
+async def test_a_lost_store_is_told() -> None:
+    """Whatever the store cannot do now is raised, so that the client's own body is sent."""
+    desk = Desk()
+    desk.store.trouble = Unavailable("gone")
+    with pytest.raises(Unavailable):
+        await desk.compact(asked())
+
+
+async def test_an_erased_text_stays_in_the_request() -> None:
+    """What was erased on purpose is not stored again from a new conversation with the same opening."""
+    desk = Desk()
+    (entry,) = (await desk.compact(asked())).plan.stubs.values()
+    await desk.store.erase_original("t", entry.ref)
+    await desk.store.delete_session("t", (await desk.compact(asked())).ledger.id)
+    fresh = Desk(desk.store)
+    assert sent(await fresh.compact(asked())) == asked()
+
+
+async def test_two_at_once_agree() -> None:
+    """The same request on two replicas at once gives one session and equal bytes."""
+    one = Desk()
+    two = Desk(one.store)
+    first, second = await one.compact(asked()), await two.compact(asked())
+    assert (first.body, first.ledger.id) == (second.body, second.ledger.id)
+
+
+async def test_shadow_decides_and_sends_the_clients_body() -> None:
+    """The plan is made, stored and reported, and the body is the client's own."""
+    desk = Desk()
+    compacted = await desk.compact(asked(), msgspec.structs.replace(PRESET, shadow=True))
+    assert compacted.body is compacted.order.envelope.body
+    assert len(compacted.plan.stubs) == 1
+    assert (await desk.store.stats()).originals == 1
+
+
+async def test_a_learnt_refusal_keeps_the_tool_away() -> None:
+    """With the fact neither tool nor stub is sent, with JSON answers or without as it was learnt."""
+    desk = Desk()
+    fact = refusal_fact((await desk.compact(asked())).situation)
+    order = msgspec.structs.replace(desk.order(asked()), facts=frozenset({fact}))
+    compacted = await desk.compactor.compact(order)
+    assert compacted.body is order.envelope.body
+    json_order = msgspec.structs.replace(desk.order(asked(), response_format={"type": "json_object"}), facts=order.facts)
+    assert (await desk.compactor.compact(json_order)).plan.reader is None
+    json_fact = refusal_fact((await desk.compactor.compact(json_order)).situation)
+    plain = msgspec.structs.replace(desk.order(asked()), facts=frozenset({json_fact}))
+    assert (await desk.compactor.compact(plain)).plan.reader == "read_offloaded"
+
+
+@pytest.mark.parametrize("record", [True, False])
+async def test_the_record_holds_every_message_once(*, record: bool) -> None:
+    """New messages are recorded as they were sent, with the refs of what left; without the setting nothing is."""
+    desk = Desk(record=record)
+    compacted = await desk.compact(asked())
+    longer = await desk.compact([*asked(), {"role": "assistant", "content": "a"}])
+    rows = await desk.store.load_record("t", longer.ledger.id, 0, 100)
+    assert [row.index for row in rows] == ([0, 1, 2, 3, 4] if record else [])
+    if record:
+        held = decode_recorded(rows[2].data)
+        assert json.loads(held.raw) == sent(compacted)[2]
+        assert [ref for _, ref in held.edits] == [e.ref for e in compacted.plan.stubs.values()]
+
+
+async def test_sizes_and_statistics() -> None:
+    """Received and sent are of this request alone; the session adds its requests up."""
+    desk = Desk()
+    compacted = await desk.compact(asked())
+    tokens = COUNTER.count(BIG)
+    assert tokens < compacted.received_tokens < tokens + 300
+    assert compacted.sent_tokens < compacted.received_tokens / 2
+    desk.compactor.note_reads(compacted, 2)
+    (session,) = (await desk.store.list_sessions("t", PageRequest())).data
+    assert (session.calls, session.reads, session.edits, session.originals) == (1, 2, 1, 1)
+    assert (session.received_tokens, session.sent_tokens) == (compacted.received_tokens, compacted.sent_tokens)
+    assert (session.model, session.preset, session.format, session.messages) == ("m", "t", "chat", 4)
+
+
+async def test_rounds_that_are_used_up_leave_the_stubs_and_drop_the_tool() -> None:
+    """The last round differs only by the declaration."""
+    desk = Desk()
+    compacted = await desk.compact(asked())
+    last = json.loads(desk.compactor.without_tool(compacted))
+    assert last["messages"] == sent(compacted)
+    assert last["tools"] == TOOLS
