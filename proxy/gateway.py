@@ -215,6 +215,7 @@ class _Job:
             wants_usage=self._wants_usage(),
             streaming=response.is_event_stream,
             json_mode=self._compacted is not None and self._compacted.situation.is_json,
+            salt=self._compacted.ledger.id.encode() if self._compacted else b"",
         )
         turn = Turn(Interceptor(options), self, self._responder)
         headers = [*response_headers(response.headers, response.status), *self.outcome.headers()]

@@ -89,6 +89,4 @@ def _is_clean(headers: Headers) -> bool:
 
 def _cleaned(headers: Headers) -> Headers:
     """Return the fields without control characters: a lenient parser let them pass, our server would not."""
-    return [
-        (name, _CONTROL.sub(b"", value)) for name, value in headers if name and not _NOT_A_TOKEN.search(name)
-    ]
+    return [(name, _CONTROL.sub(b"", value)) for name, value in headers if name and not _NOT_A_TOKEN.search(name)]

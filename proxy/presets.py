@@ -103,9 +103,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 class TruncateInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of `truncate_inputs`."""
 
-    over_chars: Annotated[
-        int, Meta(ge=1, description="Inputs of old tool calls over this are shortened.")
-    ] = 2000
+    over_chars: Annotated[int, Meta(ge=1, description="Inputs of old tool calls over this are shortened.")] = 2000
 
 
 class ClearReasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Relays an exchange verbatim: bytes up, bytes down. Preset `off`, every other route of /v1, the benchmark's baseline."""
+"""Relays an exchange verbatim: preset `off`, every other route of /v1, the baseline of the benchmark."""
 
 from __future__ import annotations
 

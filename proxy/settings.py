@@ -44,24 +44,16 @@ class Server(Table, frozen=True):
 
     host: Annotated[Text, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0: any free one.")] = 4410
-    workers: Annotated[
-        int, Meta(ge=1, le=256, description="Processes that share the port and the store.")
-    ] = 1
-    max_body_bytes: Annotated[int, Meta(ge=1, description="A larger request body is answered with 413.")] = (
-        67_108_864
-    )
-    drain_seconds: Annotated[
-        Seconds, Meta(description="After SIGTERM running requests get so long to finish.")
-    ] = 30.0
+    workers: Annotated[int, Meta(ge=1, le=256, description="Processes that share the port and the store.")] = 1
+    max_body_bytes: Annotated[int, Meta(ge=1, description="A larger request body is answered with 413.")] = 67_108_864
+    drain_seconds: Annotated[Seconds, Meta(description="After SIGTERM running requests get so long to finish.")] = 30.0
     admin_key: Annotated[
         Credential | None,
         Meta(description="Key of the administrator; unset: administration from loopback only."),
     ] = None
     secret: Annotated[
         Credential | None,
-        Meta(
-            description="Keys all refs and tenants; unset: created once in the store. Same on all replicas."
-        ),
+        Meta(description="Keys all refs and tenants; unset: created once in the store. Same on all replicas."),
     ] = None
     cors_origins: Annotated[tuple[str, ...], Meta(description="Web origins that may call /v1.")] = ()
     keepalive_seconds: Annotated[
@@ -86,9 +78,7 @@ class Quirks(Table, frozen=True):
     roles: Annotated[
         Literal["alternate", "free"] | None, Meta(description="Whether user and assistant must alternate.")
     ] = None
-    stream_usage: Annotated[
-        bool | None, Meta(description="Whether it takes stream_options.include_usage.")
-    ] = None
+    stream_usage: Annotated[bool | None, Meta(description="Whether it takes stream_options.include_usage.")] = None
 
 
 class Upstream(Table, frozen=True):
@@ -100,9 +90,7 @@ class Upstream(Table, frozen=True):
     api_key: Annotated[
         Credential | None, Meta(description="Sent when the request brings no credential (loopback only).")
     ] = None
-    models: Annotated[
-        tuple[str, ...], Meta(description="Models that go here, as names or patterns (* and ?).")
-    ] = ()
+    models: Annotated[tuple[str, ...], Meta(description="Models that go here, as names or patterns (* and ?).")] = ()
     timeout: Timeout = Timeout()
     ca_file: Annotated[str | None, Meta(description="PEM file of further certificate authorities.")] = None
     quirks: Quirks = Quirks()
@@ -116,19 +104,11 @@ class Store(Table, frozen=True):
 
     url: Annotated[
         str | tuple[str, ...],
-        Meta(
-            description="sqlite:///PATH, memory:, redis://…, rediss://…, or a list: Redis, then s3://bucket/prefix."
-        ),
+        Meta(description="sqlite:///PATH, memory:, redis://…, rediss://…, or a list: Redis, then s3://bucket/prefix."),
     ] = "sqlite:///var/ullage.db"
-    idle_ttl: Annotated[PositiveSeconds, Meta(description="What nobody used for so long is dropped.")] = (
-        30 * 86_400.0
-    )
-    record: Annotated[
-        bool, Meta(description="Keep every message of a session; false: only what edits removed.")
-    ] = True
-    encryption_keys: Annotated[
-        tuple[Credential, ...], Meta(description="The first one encrypts, all decrypt.")
-    ] = ()
+    idle_ttl: Annotated[PositiveSeconds, Meta(description="What nobody used for so long is dropped.")] = 30 * 86_400.0
+    record: Annotated[bool, Meta(description="Keep every message of a session; false: only what edits removed.")] = True
+    encryption_keys: Annotated[tuple[Credential, ...], Meta(description="The first one encrypts, all decrypt.")] = ()
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -139,9 +119,7 @@ class Store(Table, frozen=True):
 class Model(Table, frozen=True):
     """What is known better than the built-in tables about models of one name or pattern."""
 
-    window: Annotated[
-        Count | None, Meta(description="Tokens that fit into the context, the answer included.")
-    ] = None
+    window: Annotated[Count | None, Meta(description="Tokens that fit into the context, the answer included.")] = None
 
 
 class Defaults(Table, frozen=True):
@@ -154,9 +132,7 @@ class Tenant(Table, frozen=True):
     """One customer of the gateway: whose policy, whose upstream, which limits."""
 
     preset: Annotated[str | None, Meta(description="Preset of this tenant; unset: the default one.")] = None
-    allow_policy_header: Annotated[
-        bool, Meta(description="Whether x-ullage-policy may choose another preset.")
-    ] = False
+    allow_policy_header: Annotated[bool, Meta(description="Whether x-ullage-policy may choose another preset.")] = False
     upstream: Annotated[
         str | None, Meta(description="Name of the upstream of all its models; unset: chosen by model.")
     ] = None
@@ -164,12 +140,8 @@ class Tenant(Table, frozen=True):
         Credential | None, Meta(description="Sent upstream when the client brings no provider key.")
     ] = None
     requests_per_minute: Annotated[Count | None, Meta(description="More are answered with 429.")] = None
-    stored_bytes: Annotated[
-        Count | None, Meta(description="Quota of originals; over it nothing is offloaded.")
-    ] = None
-    relay: Annotated[
-        tuple[str, ...], Meta(description="What else of /v1 may be used with a key of ours.")
-    ] = RELAY
+    stored_bytes: Annotated[Count | None, Meta(description="Quota of originals; over it nothing is offloaded.")] = None
+    relay: Annotated[tuple[str, ...], Meta(description="What else of /v1 may be used with a key of ours.")] = RELAY
 
 
 class Settings(Table, frozen=True):
@@ -184,15 +156,11 @@ class Settings(Table, frozen=True):
     presets: Annotated[dict[str, Preset], Meta(description="Named chains of policies.")] = msgspec.field(
         default_factory=built_in
     )
-    tenants: Annotated[
-        dict[str, Tenant], Meta(description="None: clients are told apart by their credential.")
-    ] = {}
+    tenants: Annotated[dict[str, Tenant], Meta(description="None: clients are told apart by their credential.")] = {}
 
     def upstream_for(self, model: str) -> str:
         """Return the name of the upstream of a model: exact name, then longest pattern, then `default`."""
-        patterns = {"default": self.upstream.models} | {
-            name: up.models for name, up in self.upstreams.items()
-        }
+        patterns = {"default": self.upstream.models} | {name: up.models for name, up in self.upstreams.items()}
         best = best_pattern(model, (p for models in patterns.values() for p in models))
         return next((name for name, models in patterns.items() if best in models), "default")
 

@@ -145,9 +145,7 @@ def _read(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{file}: no UTF-8 at byte {exc.start}; save it as UTF-8") from None
     except OSError as exc:
-        raise ConfigError(
-            f"{file}: cannot be read ({exc.strerror}); allow it, or name another file"
-        ) from None
+        raise ConfigError(f"{file}: cannot be read ({exc.strerror}); allow it, or name another file") from None
 
 
 class _Layers:

@@ -56,9 +56,7 @@ class Reach(Struct, frozen=True):
     ca_file: str | None = None
 
 
-def make_target(
-    base_url: str, reach: Reach, environ: Mapping[str, str], *, key: str = "upstream"
-) -> UpstreamTarget:
+def make_target(base_url: str, reach: Reach, environ: Mapping[str, str], *, key: str = "upstream") -> UpstreamTarget:
     """Check a base URL and return its target; raises ConfigError that names `key` and the mend."""
     parts = _split(base_url, key)
     host = parts.hostname or ""
@@ -150,9 +148,7 @@ def _variable(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
 
 
 def _is_excepted(host: str, port: int, exceptions: str) -> bool:
-    return any(
-        _matches(host.rstrip("."), port, entry) for entry in exceptions.replace(",", " ").lower().split()
-    )
+    return any(_matches(host.rstrip("."), port, entry) for entry in exceptions.replace(",", " ").lower().split())
 
 
 def _matches(host: str, port: int, entry: str) -> bool:

@@ -16,6 +16,7 @@ from proxy.core.intercept import (
     Answered,
     Body,
     Broke,
+    CloseUpstream,
     Command,
     Emit,
     Ended,
@@ -25,6 +26,7 @@ from proxy.core.intercept import (
     Opened,
     Read,
     Received,
+    Refuse,
     Refused,
     Remember,
     Reopen,
@@ -34,7 +36,8 @@ from proxy.core.ledger import HiddenTurn
 from proxy.errors import UpstreamError
 from proxy.exchange import Responder
 from proxy.keepalive import KeepAlive
-from proxy.upstream import Headers, UpstreamResponse
+from proxy.headers import Headers
+from proxy.upstream import UpstreamResponse
 
 _OK = range(200, 300)
 # Of the first round's headers these no longer fit an answer that may be spliced.
@@ -76,6 +79,8 @@ class Turn:
         self._responder = responder
         self._send: Callable[[bytes], Awaitable[None]] = responder.send
         self._reopen: Reopen | None = None
+        self._refusal: Refuse | None = None
+        self._is_over = False  # nothing that follows in the present stream matters
         self.summary = Summary()
 
     async def stream(self, response: UpstreamResponse, headers: Headers, keepalive_seconds: float) -> None:
@@ -98,14 +103,14 @@ class Turn:
         await self._perform(self._machine.receive(Body(body)))
         while self._reopen is not None:
             await self._next_whole(self._reopen)
-        if self.summary.finished is not None and self.summary.finished.error is not None:
-            raise self.summary.finished.error
-        data = b"".join(pieces)
-        kept = headers if data == body else [(k, v) for k, v in headers if k.lower() not in _BODY_HEADERS]
-        kept = [(k, v) for k, v in kept if k.lower() != b"content-length"]
-        await self._responder.start(response.status, [*kept, (b"content-length", str(len(data)).encode())])
-        await self._responder.send(data)
-        await self._responder.finish()
+        status, data = response.status, b"".join(pieces)
+        if self._refusal is not None:
+            status, data = self._refusal.status, self._refusal.body
+        if data != body:
+            headers = [(k, v) for k, v in headers if k.lower() not in _BODY_HEADERS]
+        headers = [(k, v) for k, v in headers if k.lower() != b"content-length"]
+        await self._responder.start(status, [*headers, (b"content-length", b"%d" % len(data))])
+        await self._responder.finish(data)
 
     async def _next_whole(self, reopen: Reopen) -> None:
         self._reopen = None
@@ -120,9 +125,12 @@ class Turn:
 
     async def _pump(self, response: UpstreamResponse) -> UpstreamResponse | None:
         """Feed one upstream stream to the interceptor; return the next round's, if there is one."""
+        self._is_over = False
         try:
             async for data in response:
                 await self._perform(self._machine.receive(Received(data)))
+                if self._is_over:
+                    break
             event: Event = Ended()
         except UpstreamError as error:
             event = Broke(error.message)
@@ -166,6 +174,10 @@ class Turn:
                     self._reopen = reopen
                 case Remember(turn):
                     await self._rounds.remember(turn)
+                case Refuse() as refusal:
+                    self._refusal = refusal
+                case CloseUpstream():
+                    self._is_over = True
                 case Finished() as finished:
                     self.summary.finished = finished
 

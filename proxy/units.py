@@ -97,7 +97,5 @@ class SizeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 DURATION_SCHEMA: dict[str, Any] = {"examples": [30, "90s", "12h", "30d"]}
 
 Seconds = Annotated[float, Meta(ge=0, extra={"parse": parse_seconds}, extra_json_schema=DURATION_SCHEMA)]
-PositiveSeconds = Annotated[
-    float, Meta(gt=0, extra={"parse": parse_seconds}, extra_json_schema=DURATION_SCHEMA)
-]
+PositiveSeconds = Annotated[float, Meta(gt=0, extra={"parse": parse_seconds}, extra_json_schema=DURATION_SCHEMA)]
 Amount = Annotated[str | int | SizeTable | None, Meta(extra={"parse": _checked_size})]

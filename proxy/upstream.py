@@ -320,9 +320,7 @@ def _open_session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
     return session
 
 
-async def _send(
-    session: aiohttp.ClientSession, request: httpx.Request, attempt: _Attempt
-) -> aiohttp.ClientResponse:
+async def _send(session: aiohttp.ClientSession, request: httpx.Request, attempt: _Attempt) -> aiohttp.ClientResponse:
     target: UpstreamTarget = request.extensions["target"]
     return await session.request(
         request.method,

@@ -143,9 +143,7 @@ def test_a_compaction_has_all_its_sizes() -> None:
         ({"balanced": {}}, ("presets", "balanced"), 'write extends = "balanced"'),
     ],
 )
-def test_wrong_chains_are_refused(
-    tables: dict[str, dict[str, Any]], path: tuple[str, ...], problem: str
-) -> None:
+def test_wrong_chains_are_refused(tables: dict[str, dict[str, Any]], path: tuple[str, ...], problem: str) -> None:
     """Unknown names, circles and names that are taken are told with path and mend."""
     with pytest.raises(Wrong) as caught:
         resolve_presets(tables)

@@ -51,9 +51,7 @@ def test_the_upstream_of_a_model() -> None:
 
 def test_the_window_of_a_model() -> None:
     """Found by the best pattern that says something; None where none does."""
-    settings = Settings(
-        models={"gpt-4o": Model(), "gpt-4o*": Model(window=1000), "*-mini": Model(window=2000)}
-    )
+    settings = Settings(models={"gpt-4o": Model(), "gpt-4o*": Model(window=1000), "*-mini": Model(window=2000)})
     assert settings.window_for("gpt-4o") == 1000
     assert settings.window_for("gpt-4o-mini") == 1000
     assert settings.window_for("m") is None

@@ -18,8 +18,9 @@ import pytest
 import respx
 
 from proxy.errors import Garbled, TimedOut, Unreachable
+from proxy.headers import Headers
 from proxy.target import Reach, UpstreamTarget, make_target
-from proxy.upstream import AiohttpTransport, Headers, Transport, UpstreamRequest, UpstreamResponse
+from proxy.upstream import AiohttpTransport, Transport, UpstreamRequest, UpstreamResponse
 from tests.fakes.upstream import (
     CLOSE,
     CUT,
@@ -54,9 +55,7 @@ def target(fake: FakeUpstream, *, connect: float = 2.0, read: float = 5.0) -> Up
     return make_target(fake.url, Reach(connect, read), {})
 
 
-def post(
-    fake: FakeUpstream, data: bytes = b"{}", headers: Headers = JSON, *, read: float = 5.0
-) -> UpstreamRequest:
+def post(fake: FakeUpstream, data: bytes = b"{}", headers: Headers = JSON, *, read: float = 5.0) -> UpstreamRequest:
     """Return a chat request."""
     return UpstreamRequest(target(fake, read=read), "POST", CHAT, headers, body=data)
 
@@ -96,9 +95,7 @@ class TestWhatLeaves:
         await (await transport.open(get(fake))).read()
         assert [fields(received) for received in fake.received] == [[], []]
 
-    async def test_fields_keep_order_case_and_duplicates(
-        self, fake: FakeUpstream, transport: Transport
-    ) -> None:
+    async def test_fields_keep_order_case_and_duplicates(self, fake: FakeUpstream, transport: Transport) -> None:
         """Fields arrive in their order, in their case and as often as they were given."""
         given = [
             (b"X-B", b"1"),
@@ -146,9 +143,7 @@ class TestWhatLeaves:
 
     async def test_streamed_body_with_length(self, fake: FakeUpstream, transport: Transport) -> None:
         """A body that is still arriving is passed on under its declared length."""
-        request = UpstreamRequest(
-            target(fake), "PUT", "/v1/files", JSON, body=arriving(b"ab", b"cde"), length=5
-        )
+        request = UpstreamRequest(target(fake), "PUT", "/v1/files", JSON, body=arriving(b"ab", b"cde"), length=5)
         await (await transport.open(request)).read()
         (received,) = fake.received
         assert (received.body, received.header("content-length")) == (b"abcde", "5")
@@ -175,9 +170,7 @@ class TestWhatLeaves:
 class TestWhatComesBack:
     """Answers come back as the upstream sent them."""
 
-    async def test_fields_keep_order_case_and_duplicates(
-        self, fake: FakeUpstream, transport: Transport
-    ) -> None:
+    async def test_fields_keep_order_case_and_duplicates(self, fake: FakeUpstream, transport: Transport) -> None:
         """Response fields come in their order, in their case and as often as they were sent."""
         sent = [("X-Request-ID", "r"), ("Set-Cookie", "a=1"), ("x-b", "é"), ("Set-Cookie", "b=2")]
         fake.queue(body(b"ok", headers=sent))
@@ -244,13 +237,9 @@ class TestWhatComesBack:
         response = await transport.open(post(fake))
         assert (response.status, await response.read()) == (200, b"fine")
 
-    async def test_a_body_that_ends_with_the_connection(
-        self, fake: FakeUpstream, transport: Transport
-    ) -> None:
+    async def test_a_body_that_ends_with_the_connection(self, fake: FakeUpstream, transport: Transport) -> None:
         """An answer of HTTP/1.0 style is complete when the connection closes."""
-        fake.queue(
-            raw(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nall ", Pause(0.05), b"of it", CLOSE)
-        )
+        fake.queue(raw(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nall ", Pause(0.05), b"of it", CLOSE))
         assert await (await transport.open(get(fake))).read() == b"all of it"
 
     async def test_an_early_answer_to_an_upload(self, fake: FakeUpstream, transport: Transport) -> None:
@@ -365,9 +354,7 @@ class TestFaults:
     async def test_refused(self, transport: Transport) -> None:
         """A refused connection is told from a lost one, with the address."""
         where = make_target(f"http://127.0.0.1:{free_port()}/v1", Reach(), {})
-        with pytest.raises(
-            Unreachable, match=r"Upstream http://127\.0\.0\.1:\d+: cannot be reached; is it up\?"
-        ):
+        with pytest.raises(Unreachable, match=r"Upstream http://127\.0\.0\.1:\d+: cannot be reached; is it up\?"):
             await transport.open(UpstreamRequest(where, "GET", "/v1/models", []))
         assert transport.outcomes[where.origin].code == "upstream_unreachable"
 
@@ -429,9 +416,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("end", [CUT, CLOSE])
     @pytest.mark.parametrize("head", [b"Content-Length: 100\r\n", b"Transfer-Encoding: chunked\r\n"])
-    async def test_broken_off(
-        self, fake: FakeUpstream, transport: Transport, head: bytes, end: object
-    ) -> None:
+    async def test_broken_off(self, fake: FakeUpstream, transport: Transport, head: bytes, end: object) -> None:
         """A body that stops short of its length or its last chunk is an error after the bytes that came."""
         start = b"HTTP/1.1 200 OK\r\n" + head + b"\r\n"
         part = b"4\r\npart\r\n" if b"chunked" in head else b"part"

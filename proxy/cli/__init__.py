@@ -57,6 +57,11 @@ class LazyGroup(click.RichGroup):
         except ProxyError as exc:
             click.echo(f"ullage: {exc.message}", err=True)
             ctx.exit(2 if isinstance(exc, ConfigError) else 1)
+        except BrokenPipeError:
+            raise  # whoever read our output left; click knows what to do
+        except OSError as exc:
+            click.echo(f"ullage: {exc.strerror or exc}", err=True)
+            ctx.exit(1)
 
 
 @click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -30,12 +29,12 @@ Flags win over ULLAGE_* variables, those over the file, and that over OPENAI_BAS
 @click.option("--store", "stores", metavar="URL", multiple=True, help="sqlite:///PATH or memory:.")
 @click.option("--workers", metavar="N", type=click.IntRange(1, 256), help="Processes. Default: 1.")
 def command(config_path: Path | None, stores: tuple[str, ...], **given: str | int | None) -> None:
-    """Run the gateway and leave with its exit code."""
+    """Run the gateway until it is told to end."""
     flags: dict[str, object] = {f"--{name}": value for name, value in given.items()}
     flags["--store"] = stores[0] if len(stores) == 1 else stores or None
     settings = partial(load, config_path, dict(os.environ), flags)
     settings()  # wrong configuration is told before anything is imported or bound
 
-    from proxy.server import serve
+    from proxy.composition import run
 
-    sys.exit(serve(settings))
+    run(settings)

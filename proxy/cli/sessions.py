@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
+import msgspec
 import rich_click as click
 
 from proxy.cli.options import config_option, json_option, load_settings
 from proxy.cli.output import print_json, print_table
 from proxy.errors import NotFound
 from proxy.settings import Settings
-
-if TYPE_CHECKING:
-    from proxy.store.base import Session
 
 _COLUMNS = ("id", "tenant", "model", "last_used", "calls", "messages", "received", "sent", "edits", "reads")
 
@@ -30,7 +27,7 @@ def command() -> None:
 @json_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
 @click.option("--cursor", help="Go on after an earlier list: the `next` that it gave.")
-def list_sessions(config_path: Path | None, *, as_json: bool, limit: int, cursor: str | None) -> None:
+def list_all(config_path: Path | None, *, as_json: bool, limit: int, cursor: str | None) -> None:
     """List sessions, the newest first: tokens received from the client, tokens sent upstream."""
     page = anyio.run(_list, load_settings(config_path).settings, limit, cursor)
     if as_json:
@@ -57,28 +54,26 @@ def show(session: str, config_path: Path | None, *, as_json: bool) -> None:
 
 async def _list(settings: Settings, limit: int, cursor: str | None) -> dict[str, Any]:
     from proxy.cli.storage import opened_store
+    from proxy.routes.shapes import list_sessions
     from proxy.store.base import PageRequest
 
     async with opened_store(settings) as store:
         page = await store.list_sessions(None, PageRequest(limit, cursor))
-    return {"data": [describe(session) for session in page.data], "next": page.next}
+    return _plain(list_sessions(page))
 
 
 async def _show(settings: Settings, session: str) -> dict[str, Any]:
     from proxy.cli.storage import opened_store
+    from proxy.routes.shapes import show_session
 
     async with opened_store(settings) as store:
         found = await store.get_session(None, session)
     if found is None:
         raise NotFound(f"{session}: no such session here; `ullage sessions list` shows them", param="session")
-    return describe(found)
+    return _plain(show_session(found))
 
 
-def describe(session: Session) -> dict[str, Any]:
-    """Return a session in the shape of the HTTP interface; times are RFC 3339 in UTC."""
-    plain: dict[str, Any] = {name: getattr(session, name) for name in session.__struct_fields__}
-    for time in ("created", "last_used"):
-        stamp = datetime.fromtimestamp(plain[time], UTC)
-        plain[time] = stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    tokens = {"received": plain.pop("received_tokens"), "sent": plain.pop("sent_tokens")}
-    return plain | {"tokens": tokens}
+def _plain(shape: msgspec.Struct) -> dict[str, Any]:
+    """Return what the HTTP interface answers as plain data."""
+    plain: dict[str, Any] = msgspec.to_builtins(shape)
+    return plain

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from proxy.errors import StoreError
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Store, StoreOptions
 
+_SQLITE = "sqlite:///"
 
-class NoSharedStore(StoreError):
-    """The store lives in the memory of the gateway's process alone."""
 
-    code = "store_not_shared"
+class NoStoreHere(StoreError):
+    """There is no store that a command could look into."""
+
+    code = "no_store_here"
 
 
 @asynccontextmanager
 async def opened_store(settings: Settings) -> AsyncIterator[Store]:
-    """Yield the store, open. Raises NoSharedStore, Unavailable or ConfigError."""
-    if settings.store.urls[0].startswith("memory:"):
-        raise NoSharedStore(
-            "the store is memory:, which only the running gateway sees; ask its /ullage/v1/ instead"
-        )
+    """Yield the store, open; a command never creates one. Raises NoStoreHere, Unavailable or ConfigError."""
+    _check(settings.store.urls[0])
     options = StoreOptions(idle_ttl=settings.store.idle_ttl, record=settings.store.record)
     store = open_store(settings.store.url, options)
     await store.open()
@@ -31,3 +31,10 @@ async def opened_store(settings: Settings) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+def _check(url: str) -> None:
+    if url.startswith("memory:"):
+        raise NoStoreHere("the store is memory:, which only the running gateway sees; ask its /ullage/v1/ instead")
+    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
+        raise NoStoreHere(f"there is no store at {url} yet; is this the folder that the gateway runs in?")

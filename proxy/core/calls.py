@@ -3,7 +3,7 @@
 Providers cut calls in many ways. A delta finds its call by the first rule that fits:
 
 1. its id is known: that call, whatever the index says (head and tail may come under different indices);
-2. its id is new: a new call, also on an index in use (some send index 0 for all), unless the call there still lacks one;
+2. its id is new: a new call, also on an index in use (some send index 0 for all), unless the call there has none yet;
 3. its index is in use: that call;
 4. it has no name: the call being streamed, that is the one opened last;
 5. otherwise a new call.
@@ -255,7 +255,7 @@ def _is_well_formed(call: Call) -> bool:
 
 def _text_of(value: Raw | None) -> str:
     """Return the text of streamed arguments; an object that should have been text, as its JSON."""
-    if value is None or is_empty(value) and bytes(value) != b"{}":
+    if value is None or (is_empty(value) and bytes(value) != b"{}"):
         return ""
     text = read_text(value)
     return bytes(value).decode("utf-8", "replace") if text is None else text

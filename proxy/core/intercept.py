@@ -1,6 +1,7 @@
-"""The interceptor: lets one client turn flow, and answers the model's calls of the reading tool out of the client's sight.
+"""The interceptor: lets one client turn flow, and has the model's calls of the reading tool answered out of sight.
 
-It does no I/O. It is told events and returns commands; one lives for one client request, over all upstream rounds.
+It does no I/O. It is told events and returns commands; one lives for one client request, over all upstream rounds. Its
+transitions are in `states.py`, what it asks for and is told in `signals.py`.
 
 What holds:
 
@@ -8,27 +9,26 @@ What holds:
   parsed; they are kept, and read only when a call of ours shows up.
 - A call whose name may still become ours is held back together with what follows it, so that the client's own calls
   leave later but unchanged.
-- From the first call of ours on the turn is spliced: text and reasoning flow at once, our calls never do, the finish and
-  what follows it wait for the end of the round. Only then is it known whether the round is hidden (all calls ours: read,
-  ask again), mixed (the client gets its calls, ours are kept for the replay), or the last.
+- From the first call of ours on the turn is spliced: text and reasoning flow at once, our calls never do, the finish
+  and what follows it wait for the end of the round. Only then is it known whether the round is hidden (all calls ours:
+  read, ask again), mixed (the client gets its calls, ours are kept for the replay), or the last.
 - What the client will send back is written down before the finish that lets it do so.
 - An ending is never invented. A stream that stops without finish and `[DONE]`, or inside an event, ends as one error
-  event. A finish that was seen is an end, even if the connection broke after it.
+  event. In a spliced turn the finish that is held back is an end, even if the connection breaks after it.
 - Each round ends by `Ended` or `Broke`, also after `[DONE]`: so nothing of an old stream is taken for the new one.
 
-A whole body runs through the same table as one event that is a round.
+A whole body runs through the same table, as one event that is a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
-import msgspec
 from msgspec import Raw
 
-from proxy.core.calls import Owner, Route
+from proxy.core.calls import Owner
+from proxy.core.outlet import Outlet, Piece
 from proxy.core.rounds import HiddenRounds, Round
 from proxy.core.signals import (
     Answered,
@@ -51,12 +51,13 @@ from proxy.core.signals import (
     ToolUse,
 )
 from proxy.core.sse import Splitter, is_harmless_rest, read_frame, write_frame
+from proxy.core.states import TABLE, Do, On, State
 from proxy.core.usage import merge_usage, sum_usage
-from proxy.core.wire.chat_body import read_answer, read_error, read_usage, write_answer, write_stream
-from proxy.core.wire.chat_stream import Chunk, Splice, is_plain, read_chunk
+from proxy.core.wire import chat_body
+from proxy.core.wire.chat_stream import Chunk, is_plain, read_chunk
 from proxy.core.wire.raw import read_object, write
 
-__all__ = [
+__all__ = [  # whoever drives the interceptor needs one import
     "Answered",
     "Body",
     "Broke",
@@ -78,145 +79,321 @@ __all__ = [
     "ToolUse",
 ]
 
-
-class State(StrEnum):
-    """Where a turn is."""
-
-    OPENING = "opening"  # the first round has not begun
-    PASSING = "passing"  # everything leaves as it came
-    HOLDING = "holding"  # the same, but for a call whose name is still open
-    LATE = "late"  # a call of ours came after the finish had left: all but usage and the end is dropped
-    FAILING = "failing"  # the upstream told of an error in a stream that passes
-    SPLICING = "splicing"  # a call of ours has been seen in this turn
-    DRAINING = "draining"  # the same, after the finish of the round
-    READING = "reading"  # the calls of a hidden round are being answered
-    SETTLING = "settling"  # our calls of a mixed round are being answered
-    REOPENING = "reopening"  # the next round has not begun
-    CLOSED = "closed"
+_DONE: Final = b"[DONE]"
+_DEAF: Final = frozenset((State.READING, State.SETTLING, State.CLOSED))
+_EARLY_END: Final = "The upstream's answer ended before it was complete."
+_NO_END: Final = "The model did not come to an answer within the rounds that one request may take."
 
 
-class On(StrEnum):
-    """What can happen; what is seen in a frame comes before what is concluded at the end of a round."""
+class Interceptor:
+    """One client turn, from the first upstream byte to the last command."""
 
-    OPENED = "opened"
-    NOISE = "noise"  # a comment, a blank, or data that is no chunk
-    CHUNK = "chunk"  # a chunk; in a turn that is not spliced: without a call of ours
-    OPEN_NAME = "open name"  # a chunk, and a call whose name is still open
-    NAMED = "named"  # all names are known, none is ours
-    OURS = "ours"  # a chunk that shows a call of ours
-    OURS_LATE = "ours late"  # the same after a finish
-    USAGE = "usage"  # a chunk of usage alone
-    FINISH = "finish"  # the chunk just handled had the finish
-    DONE = "done"
-    ERROR = "error"
-    RELAY = "relay"  # a whole body with nothing of ours in it
-    OVER = "over"  # the end, as it should be
-    CUT = "cut"  # the end, too early
-    LAST = "last"  # end of a round in a spliced turn: nothing is to be read
-    HIDDEN = "hidden"  # … only calls of ours
-    MIXED = "mixed"  # … calls of ours and of the client
-    SPENT = "spent"  # … only calls of ours, although the tool had been withdrawn
-    ANSWERED = "answered"
-    REFUSED = "refused"
+    def __init__(self, options: InterceptOptions) -> None:
+        self._options = options
+        self._state = State.OPENING
+        self._is_stream = options.streaming
+        self._has_tool = True
+        self._splitter = Splitter()
+        self._round = Round(options.tool)
+        self._outlet = Outlet(options, self._round)
+        self._hidden = HiddenRounds()
+        self._usages: list[Raw | None] = []  # of the hidden rounds
+        self._piece = Piece(b"")
+        self._answers: tuple[str, ...] | None = None
+        self._refusal = Refused(502, b"")
+        self._body = b""
+        self._message = ""
+        self._is_unterminated = False
+        self._commands: list[Command] = []
+
+    def receive(self, event: Event) -> list[Command]:
+        """Take an event, return what is to be done about it, in order; never raises."""
+        if isinstance(event, Received) and self._is_passing(event.data):
+            self._splitter.skip()
+            self._outlet.keep(event.data)
+            return [Emit(event.data)]
+        self._commands = []
+        match event:
+            case Received(data):
+                self._receive(data)
+            case Opened():
+                self._step(On.OPENED)
+            case Body(data):
+                self._take_body(data)
+            case Refused():
+                self._refusal = event
+                self._step(On.REFUSED)
+            case Answered(answers):
+                self._answers = answers
+                self._step(On.ANSWERED)
+            case Ended():
+                self._conclude("")
+            case Broke(message):
+                self._conclude(message)
+        data = self._outlet.take()
+        return [*self._commands, Emit(data)] if data else self._commands
+
+    # -- what has happened
+
+    def _step(self, on: On) -> None:
+        do, self._state = TABLE[self._state].get(on, (Do.NOTHING, self._state))
+        _ACTIONS[do](self)
+
+    def _is_passing(self, data: bytes) -> bool:
+        return (
+            self._state is State.PASSING
+            and self._splitter.at_boundary()
+            and is_plain(data, calls=self._options.tool is not None)
+        )
+
+    def _receive(self, data: bytes) -> None:
+        if self._state in _DEAF:
+            return
+        self._is_stream = self._is_stream or self._state is State.OPENING
+        self._step(On.OPENED)
+        for frame in self._splitter.feed(data):
+            self._frame(frame)
+
+    def _frame(self, frame: bytes) -> None:
+        if self._state is State.PASSING and is_plain(frame, calls=self._options.tool is not None):
+            self._outlet.let_plain(frame)
+            return
+        name, data = read_frame(frame)
+        self._piece = Piece(frame)
+        if data is not None and data.lstrip().startswith(_DONE):
+            self._round.is_done = True
+            self._settle_names()
+            self._step(On.DONE)
+            return
+        chunk = read_chunk(data) if data else None
+        if name == b"error" or (chunk is not None and chunk.is_error):
+            self._step(On.ERROR)
+        elif chunk is None:
+            self._step(On.NOISE)
+        else:
+            self._chunk(frame, chunk)
+
+    def _chunk(self, frame: bytes, chunk: Chunk) -> None:
+        running = self._round
+        if chunk.usage is not None:
+            running.usage, running.usage_chunk = chunk.usage, chunk
+        routes = running.calls.add(chunk.calls) if self._takes_calls(chunk) else ()
+        self._piece = Piece(frame, chunk, tuple(routes))
+        self._step(On.USAGE if chunk.is_usage_only else self._look())
+        is_finish = chunk.finish is not None and running.finish is None
+        if is_finish:
+            running.finish = chunk.finish
+            running.calls.settle_names()
+        if self._outlet.has_held() and not running.calls.has(Owner.OPEN):
+            self._step(On.NAMED)
+        if is_finish:
+            self._step(On.FINISH)
+
+    def _takes_calls(self, chunk: Chunk) -> bool:
+        """Say whether the calls of a chunk count: after a finish only those of a turn that has calls."""
+        if not chunk.calls or self._options.tool is None:
+            return False
+        return self._state is not State.DRAINING or len(self._round.calls) > 0
+
+    def _look(self) -> On:
+        """Return what the chunk at hand shows."""
+        calls = self._round.calls
+        if self._state in (State.SPLICING, State.DRAINING) or not len(calls):
+            return On.CHUNK
+        if calls.has(Owner.OURS):
+            return On.OURS if self._round.finish is None else On.OURS_LATE
+        return On.OPEN_NAME if calls.has(Owner.OPEN) else On.CHUNK
+
+    def _settle_names(self) -> None:
+        self._round.calls.settle_names()
+        if self._outlet.has_held():
+            self._step(On.NAMED)
+
+    def _take_body(self, data: bytes) -> None:
+        is_first = self._state is State.OPENING
+        if not (is_first or self._state is State.REOPENING):
+            return
+        answer = chat_body.read_answer(data)
+        self._is_stream = self._is_stream and not is_first
+        if self._is_stream:
+            self._take_body_for_stream(data, answer)
+            return
+        running = self._round
+        self._body, running.answer, running.usage = data, answer, chat_body.read_usage(data)
+        if answer is not None and self._options.tool is not None:
+            running.finish = answer.finish
+            running.calls.take(answer.calls)
+        if answer is None:
+            self._step(On.RELAY if is_first or chat_body.read_error(data) else On.CUT)
+        else:
+            self._step(On.RELAY if is_first and not running.calls.has(Owner.OURS) else self._outcome())
+
+    def _take_body_for_stream(self, data: bytes, answer: chat_body.Answer | None) -> None:
+        """Take a whole body as if it had been streamed: the client reads a stream already."""
+        self._step(On.OPENED)
+        stream = write_frame(data) if answer is None else chat_body.write_stream(answer)
+        for frame in Splitter().feed(stream):
+            self._frame(frame)
+        self._conclude("")
+
+    def _conclude(self, message: str) -> None:
+        """Take the end of the connection."""
+        self._message = message
+        rest = self._splitter.close()
+        is_half = bool(rest) and not self._is_whole(rest)
+        if rest and not is_half:
+            self._is_unterminated = True
+            self._frame(rest)
+        self._step(self._verdict(is_half=is_half))
+
+    def _is_whole(self, rest: bytes) -> bool:
+        if self._round.is_done or is_harmless_rest(rest):
+            return True
+        data = read_frame(rest).data or b""
+        return data.strip() == _DONE or read_object(data) is not None
+
+    def _verdict(self, *, is_half: bool) -> On:
+        """Return what the end of the connection is the end of."""
+        running = self._round
+        if self._state in (State.PASSING, State.HOLDING):
+            if running.is_done or (running.finish is not None and not is_half):
+                self._settle_names()
+                return On.OVER
+            return On.CUT
+        if self._state is State.DRAINING or (self._state is State.SPLICING and running.is_done):
+            return self._outcome()
+        return On.OVER if self._state in (State.LATE, State.FAILING) else On.CUT
+
+    def _outcome(self) -> On:
+        """Return what a round of a spliced turn was."""
+        running = self._round
+        self._outlet.overdue()
+        if not running.reads():
+            return On.LAST if running.has_ended() else On.CUT
+        if running.calls.has(Owner.THEIRS):
+            return On.MIXED
+        return On.HIDDEN if self._has_tool else On.SPENT
+
+    # -- what is done about it: `_do_x` is what `Do.X` in the table means
+
+    def _do_nothing(self) -> None:
+        pass
+
+    def _do_pass(self) -> None:
+        self._outlet.drop_held()
+        self._outlet.let(self._piece)
+
+    def _do_hold(self) -> None:
+        self._outlet.hold(self._piece)
+
+    def _do_release(self) -> None:
+        self._outlet.release()
+
+    def _do_drop_held(self) -> None:
+        self._outlet.drop_held()
+
+    def _do_splice(self) -> None:
+        self._outlet.splice_in(self._piece)
+
+    def _do_edit(self) -> None:
+        self._outlet.edit(self._piece)
+
+    def _do_keep_finish(self) -> None:
+        self._outlet.overdue()
+        self._round.keep_ending(self._piece.chunk)
+
+    def _do_stop(self) -> None:
+        self._command(CloseUpstream())
+
+    def _do_forward(self) -> None:
+        self._outlet.forward(self._piece)
+
+    def _do_pass_error(self) -> None:
+        self._outlet.forward(self._piece)
+        self._command(CloseUpstream())
+        self._finish(aborted=True)
+
+    def _do_relay(self) -> None:
+        self._outlet.whole(self._body)
+        self._finish(aborted=len(self._hidden) > 0)
+
+    def _do_read(self) -> None:
+        self._round.calls.mend(self._options.salt + b"%d" % len(self._hidden))
+        self._command(Read(self._round.uses()))
+
+    def _do_reopen(self) -> None:
+        is_content_hidden = self._options.json_mode and not self._is_stream
+        self._hidden.add(self._round, self._answers or (), is_content_hidden=is_content_hidden)
+        self._usages.append(self._round.usage)
+        self._round = self._outlet.round = Round(self._options.tool)
+        self._splitter, self._answers = Splitter(), None
+        self._has_tool = len(self._hidden) < self._options.rounds
+        self._command(Reopen(self._hidden.messages, self._has_tool))
+
+    def _do_settle(self, reason: str | None = None) -> None:
+        last = self._round
+        turn = self._hidden.remember(last, self._answers)
+        if turn.rounds or turn.calls:
+            self._command(Remember(turn))
+        usage = merge_usage([*self._usages, last.usage])
+        if last.answer is None:
+            self._outlet.ending(reason, usage)
+        else:
+            self._outlet.whole(
+                chat_body.write_answer(last.answer, self._hidden.visible(last), finish=reason, usage=usage)
+            )
+        self._finish(aborted=False, visible=turn.visible)
+
+    def _do_give_up(self) -> None:
+        if self._round.has_content():
+            self._do_settle("stop")
+        else:
+            self._fail("rounds_exhausted", _NO_END)
+
+    def _do_end(self) -> None:
+        self._finish(aborted=False)
+
+    def _do_abort(self) -> None:
+        self._finish(aborted=True)
+
+    def _do_break_off(self) -> None:
+        self._outlet.drop_held()
+        self._fail("upstream_broken", f"{_EARLY_END} ({self._message})" if self._message else _EARLY_END)
+
+    def _do_refuse(self) -> None:
+        status, body = self._refusal.status, self._refusal.body
+        if not (self._is_stream and len(self._hidden)):
+            self._command(Refuse(status, body))
+            self._finish(aborted=True)
+            return
+        error = chat_body.read_error(body)
+        if error is None:
+            self._fail("upstream_refused", f"The upstream answered with status {status}.")
+        else:
+            self._outlet.event(bytes(write({"error": error})))
+            self._finish(aborted=True)
+
+    def _fail(self, code: str, message: str) -> None:
+        """Tell the client of an error of our own: as an event in a stream, else as the answer."""
+        body = chat_body.write_error(code, message)
+        if self._is_stream:
+            self._outlet.event(body, after_rest=self._is_unterminated)
+        else:
+            self._command(Refuse(502, body))
+        self._finish(aborted=True)
+
+    def _finish(self, *, aborted: bool, visible: bytes | None = None) -> None:
+        usage = sum_usage([*self._usages, self._round.usage])
+        self._command(Finished(usage=usage, visible=visible, aborted=aborted))
+
+    def _command(self, command: Command) -> None:
+        """Ask for something, after what has been collected for the client has been sent."""
+        data = self._outlet.take()
+        if data:
+            self._commands.append(Emit(data))
+        self._commands.append(command)
 
 
-class Do(StrEnum):
-    """What is done about it; each is a method of the interceptor."""
-
-    NOTHING = "nothing"
-    PASS = "pass"  # noqa: S105 - an action, no password
-    HOLD = "hold"
-    RELEASE = "release"
-    SPLICE = "splice"
-    DROP_HELD = "drop held"
-    EDIT = "edit"
-    KEEP_FINISH = "keep finish"
-    STOP = "stop"
-    PASS_ERROR = "pass error"  # noqa: S105 - an action, no password
-    RELAY = "relay"
-    READ = "read"
-    REOPEN = "reopen"
-    SETTLE = "settle"
-    GIVE_UP = "give up"
-    END = "end"
-    ABORT = "abort"
-    BREAK_OFF = "break off"
-    REFUSE = "refuse"
-
-
-_S = State
-_CONCLUSIONS: Final = {
-    On.LAST: (Do.SETTLE, _S.CLOSED),
-    On.HIDDEN: (Do.READ, _S.READING),
-    On.MIXED: (Do.READ, _S.SETTLING),
-    On.SPENT: (Do.GIVE_UP, _S.CLOSED),
-    On.CUT: (Do.BREAK_OFF, _S.CLOSED),
-}
-
-# What is not listed is ignored.
-TABLE: Final[Mapping[State, Mapping[On, tuple[Do, State]]]] = {
-    _S.OPENING: {
-        **_CONCLUSIONS,
-        On.OPENED: (Do.NOTHING, _S.PASSING),
-        On.RELAY: (Do.RELAY, _S.CLOSED),
-        On.REFUSED: (Do.REFUSE, _S.CLOSED),
-    },
-    _S.PASSING: {
-        On.NOISE: (Do.PASS, _S.PASSING),
-        On.CHUNK: (Do.PASS, _S.PASSING),
-        On.USAGE: (Do.PASS, _S.PASSING),
-        On.DONE: (Do.PASS, _S.PASSING),
-        On.OPEN_NAME: (Do.HOLD, _S.HOLDING),
-        On.OURS: (Do.SPLICE, _S.SPLICING),
-        On.OURS_LATE: (Do.NOTHING, _S.LATE),
-        On.ERROR: (Do.PASS, _S.FAILING),
-        On.OVER: (Do.END, _S.CLOSED),
-        On.CUT: (Do.BREAK_OFF, _S.CLOSED),
-    },
-    _S.HOLDING: {
-        On.NOISE: (Do.HOLD, _S.HOLDING),
-        On.CHUNK: (Do.HOLD, _S.HOLDING),
-        On.USAGE: (Do.HOLD, _S.HOLDING),
-        On.OPEN_NAME: (Do.HOLD, _S.HOLDING),
-        On.NAMED: (Do.RELEASE, _S.PASSING),
-        On.OURS: (Do.SPLICE, _S.SPLICING),
-        On.OURS_LATE: (Do.DROP_HELD, _S.LATE),
-        On.CUT: (Do.BREAK_OFF, _S.CLOSED),
-    },
-    _S.LATE: {
-        On.USAGE: (Do.PASS, _S.LATE),
-        On.DONE: (Do.PASS, _S.LATE),
-        On.ERROR: (Do.PASS, _S.FAILING),
-        On.OVER: (Do.END, _S.CLOSED),
-    },
-    _S.FAILING: {
-        On.NOISE: (Do.PASS, _S.FAILING),
-        On.CHUNK: (Do.PASS, _S.FAILING),
-        On.USAGE: (Do.PASS, _S.FAILING),
-        On.DONE: (Do.PASS, _S.FAILING),
-        On.ERROR: (Do.PASS, _S.FAILING),
-        On.OVER: (Do.ABORT, _S.CLOSED),
-    },
-    _S.SPLICING: {
-        **_CONCLUSIONS,
-        On.CHUNK: (Do.EDIT, _S.SPLICING),
-        On.FINISH: (Do.KEEP_FINISH, _S.DRAINING),
-        On.DONE: (Do.STOP, _S.SPLICING),
-        On.ERROR: (Do.PASS_ERROR, _S.CLOSED),
-    },
-    _S.DRAINING: {
-        **_CONCLUSIONS,
-        On.CHUNK: (Do.EDIT, _S.DRAINING),
-        On.DONE: (Do.STOP, _S.DRAINING),
-        On.ERROR: (Do.PASS_ERROR, _S.CLOSED),
-    },
-    _S.READING: {On.ANSWERED: (Do.REOPEN, _S.REOPENING)},
-    _S.SETTLING: {On.ANSWERED: (Do.SETTLE, _S.CLOSED)},
-    _S.REOPENING: {
-        **_CONCLUSIONS,
-        On.OPENED: (Do.NOTHING, _S.SPLICING),
-        On.RELAY: (Do.RELAY, _S.CLOSED),
-        On.REFUSED: (Do.REFUSE, _S.CLOSED),
-    },
-    _S.CLOSED: {},
+_ACTIONS: Final[Mapping[Do, Callable[[Interceptor], None]]] = {
+    do: getattr(Interceptor, f"_do_{do.name.lower()}") for do in Do
 }

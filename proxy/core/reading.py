@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.core.rows import ROW_BYTES, Matcher, PatternError, Rows, find_rows
-from proxy.core.stub import REF_PATTERN
+from proxy.core.stub import REF_PATTERN, amount
 
 TOOL_NAME: Final = "read_offloaded"
 HISTORY: Final = "history"
@@ -386,8 +386,8 @@ def _history_lines(entry: HistoryEntry) -> list[str]:
 def render_index(items: Iterable[IndexItem]) -> str:
     """Return the list of what is stored, one line for each ref."""
     lines = [
-        f"{item.ref} · {item.kind} · {item.tool or '-'} · {item.tokens:,} tokens · {item.lines:,} lines · "
-        f"{_one_line(item.first_line)[:_FIRST_LINE_CHARS]}"
+        f"{item.ref} · {item.kind} · {item.tool or '-'} · {amount(item.tokens, 'token')} · "
+        f"{amount(item.lines, 'line')} · {_one_line(item.first_line)[:_FIRST_LINE_CHARS]}"
         for item in items
     ]
     return "\n".join(lines) or "Nothing is stored for this conversation."

@@ -43,12 +43,17 @@ class Round:
         self.kept_bytes = 0
         self.finish: str | None = None
         self.ending: Chunk | None = None  # the chunk with the finish, while it is held back
-        self.is_bare = False  # the rest of that chunk has been sent
+        self.is_bare = False  # the client got something of the chunk edited last
+        self.ending_is_bare = False  # … of the chunk with the finish
         self.tail: list[bytes] = []  # frames that came after the finish
         self.usage: Raw | None = None
         self.usage_chunk: Chunk | None = None
         self.is_done = False  # [DONE] was seen
         self.answer: Answer | None = None  # when it came as a whole body
+
+    def keep_ending(self, chunk: Chunk | None) -> None:
+        """Hold the chunk with the finish back until the round has ended."""
+        self.ending, self.ending_is_bare = chunk, self.is_bare
 
     def message(self) -> Fields:
         """Return the assistant message; its calls only if it came whole."""
@@ -82,8 +87,7 @@ class Round:
 class HiddenRounds:
     """The hidden rounds of a turn so far, and what of them the client has seen."""
 
-    def __init__(self, *, without_content: bool) -> None:
-        self._not_shown = frozenset(("content",)) if without_content else frozenset[str]()
+    def __init__(self) -> None:
         self._messages: list[bytes] = []
         self._shown: list[Fields] = []
 
@@ -92,16 +96,16 @@ class HiddenRounds:
 
     @property
     def messages(self) -> tuple[bytes, ...]:
-        """All messages of these rounds, raw: assistant, tool, tool, assistant, …"""
+        """All messages of these rounds, raw: assistant, tool, tool, assistant and so on."""
         return tuple(self._messages)
 
-    def add(self, finished: Round, answers: Sequence[str]) -> None:
-        """Add a round whose calls are all ours."""
+    def add(self, finished: Round, answers: Sequence[str], *, is_content_hidden: bool) -> None:
+        """Add a round whose calls are all ours; its text may stay hidden, its reasoning is always shown."""
         message = finished.message()
         reads = finished.reads()
         self._messages.append(bytes(write(with_calls(message, reads))))
         self._messages += _tool_messages(reads, answers)
-        self._shown.append({key: value for key, value in message.items() if key not in self._not_shown})
+        self._shown.append({**message, "content": NULL} if is_content_hidden else message)
 
     def visible(self, last: Round) -> Fields:
         """Return the assistant message as the client sees it: all text, and its own calls."""

@@ -35,14 +35,15 @@ STUB_START: Final = "[offloaded off_"  # how every stub begins, for streams that
 _REF_CHARS: Final = 26
 _CUT_MARK: Final = " …"
 _PREVIEW_CHARS: Final = 131_072  # longer than any preview: a token is at most 128 characters
+_NUMBER: Final = "[0-9][0-9,]{0,17}"
 _HEAD: Final = re.compile(
-    rf"\[offloaded (?P<ref>{REF_PATTERN}) · [^·\[\]\n]+ · [\d,]+ tokens? · (?P<lines>\d[\d,]*) lines?\]",
+    rf"\[offloaded (?P<ref>{REF_PATTERN}) · [^·\[\]\n]+ · {_NUMBER} tokens? · (?P<lines>{_NUMBER}) lines?\]",
 )
 _END: Final = re.compile(
-    rf'\n\[(?:to read it: [\w-]+\(ref="(?P<ref>{REF_PATTERN})"(?:, offset=\d+)?\)'
+    rf'\n\[(?:to read it: [\w-]+\(ref="(?P<ref>{REF_PATTERN})"(?:, offset=[0-9]+)?\)'
     rf"|(?P<closed>{REF_PATTERN}) cannot be read in this request)\]",
 )
-_GAP: Final = re.compile(r"… (?P<lines>\d[\d,]*) lines? not shown …")
+_GAP: Final = re.compile(rf"… (?P<lines>{_NUMBER}) lines? not shown …")
 _ANY: Final = re.compile(rf"{_HEAD.pattern}|(?P<bare>{REF_PATTERN})")
 
 Count = Callable[[str], int]
@@ -96,8 +97,8 @@ def render_stub(text: str, spec: StubSpec, count: Count) -> str:
     head, tail = _preview(text, spec, count)
     shown = len(head) + len(tail)
     hidden = spec.lines - shown
-    gap = [f"… {_amount(hidden, 'line')} not shown …"] if shown and hidden else []
-    size = f"{_amount(spec.tokens, 'token')} · {_amount(spec.lines, 'line')}"
+    gap = [f"… {amount(hidden, 'line')} not shown …"] if shown and hidden else []
+    size = f"{amount(spec.tokens, 'token')} · {amount(spec.lines, 'line')}"
     return "\n".join(
         [
             f"[offloaded {spec.ref} · {spec.kind} · {size}]",
@@ -129,6 +130,11 @@ def find_markers(text: str) -> list[Marker]:
     return markers
 
 
+def amount(number: int, unit: str) -> str:
+    """Return a number with its unit, in the singular or plural."""
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
 def _last_line(spec: StubSpec, front: Sequence[_Line]) -> str:
     if spec.tool is None:
         return f"[{spec.ref} cannot be read in this request]"
@@ -136,10 +142,6 @@ def _last_line(spec: StubSpec, front: Sequence[_Line]) -> str:
     offset = next((at for at, line in enumerate(front) if not line.whole), len(front)) + 1
     argument = f", offset={offset}" if 1 < offset <= spec.lines else ""
     return f'[to read it: {spec.tool}(ref="{spec.ref}"{argument})]'
-
-
-def _amount(number: int, unit: str) -> str:
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def _preview(text: str, spec: StubSpec, count: Count) -> tuple[list[_Line], list[_Line]]:
@@ -161,9 +163,8 @@ def _within_budget(head: list[_Line], tail: list[_Line], count: Count) -> tuple[
     first, last = head[:1], tail[-1:]
     if sum(_cost(line, count) for line in first + last) > PREVIEW_TOKENS:
         share = PREVIEW_TOKENS // len(first + last)
-        return [_shorten(line, share, count) for line in first], [
-            _shorten(line, share, count) for line in last
-        ]
+        short = [_shorten(line, share, count) for line in first + last]
+        return short[: len(first)], short[len(first) :]
     left = PREVIEW_TOKENS
     kept: tuple[list[_Line], list[_Line]] = ([], [])
     is_full = [False, False]
@@ -210,17 +211,17 @@ def _marker(text: str, found: re.Match[str], ends: dict[str, list[tuple[int, int
         mine.pop()
     if mine and mine[-1][0] - found.end() <= _PREVIEW_CHARS:
         begin, end = mine[-1]
-        if _agrees(text[found.end() + 1 : begin] if begin > found.end() else None, _number(found)):
+        if _agrees(text[found.end() : begin], _number(found)):
             return Marker(ref, found.start(), end, complete=True)
     return Marker(ref, found.start(), found.end(), complete=False)
 
 
-def _agrees(body: str | None, lines: int) -> bool:
+def _agrees(body: str, lines: int) -> bool:
     """Tell whether the shown lines and the gap between them make up the lines that the head gives."""
-    if body is None:
+    if not body:
         return True
-    shown = body.split("\n")
-    if any(len(line) > CUT_CHARS + len(_CUT_MARK) for line in shown):
+    rest, *shown = body.split("\n")  # `rest` is what follows the head on its own line
+    if rest or any(len(line) > CUT_CHARS + len(_CUT_MARK) for line in shown):
         return False
     gaps = [_number(gap) for line in shown if (gap := _GAP.fullmatch(line))]
     return len(shown) == lines or any(len(shown) - 1 + gap == lines for gap in gaps)

@@ -75,14 +75,14 @@ def _number(raw: Raw | None) -> int | float | None:
     return None if raw is None else _countable(read_any(raw))
 
 
-def _countable(value: Any) -> int | float | None:
+def _countable(value: object) -> int | float | None:
     """Return a number that can be a count; None for negative and endless ones."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if value >= 0 and math.isfinite(value) else None
 
 
-def _add(total: dict[str, Any], usage: Any) -> None:
+def _add(total: dict[str, Any], usage: object) -> None:
     if not isinstance(usage, dict):
         return
     for name, value in usage.items():

@@ -1,9 +1,9 @@
 """One HTTP exchange with an ASGI server: reads the body, answers, and learns at once when the client leaves.
 
-No ASGI server cancels a handler that is still waiting for an upstream; each reports the client's departure through
-`receive`. So while a handler works, a second task listens there and cancels the first one. With uvicorn `receive`
-also returns when the answer is complete, so the listener ends by itself in the usual case. An upload listens while it
-is read, the second task takes over when the body is complete.
+No ASGI server cancels a handler that is still waiting for an upstream; each reports the client's departure
+through `receive`. So while a handler works, a second task listens there and cancels the first one. With
+uvicorn `receive` also returns when the answer is complete, so the listener ends by itself in the usual case.
+An upload listens while it is read, the second task takes over when the body is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from litestar.types import Receive, Scope, Send
 
-from proxy.errors import BadRequest, ProxyError, TooLarge, error_body
+from proxy.errors import ProxyError, TooLarge, error_body
 from proxy.exchange import Exchange
 from proxy.headers import Headers
 from proxy.vitals import Vitals
@@ -23,6 +23,7 @@ from proxy.vitals import Vitals
 log = logging.getLogger(__name__)
 
 _LEVELS = logging.getLevelNamesMapping()
+_SMALL_BYTES = 1_048_576  # worth holding, so that the request can be repeated on a stale connection
 
 
 class ClientLeft(Exception):
@@ -32,7 +33,18 @@ class ClientLeft(Exception):
 class Conversation:
     """A request and its answer on one connection; the `Responder` of the gateway."""
 
-    __slots__ = ("_departed", "_listener", "_receive", "_send", "_task", "_vitals", "finished", "scope", "started")
+    __slots__ = (
+        "_departed",
+        "_listener",
+        "_receive",
+        "_refusal",
+        "_send",
+        "_task",
+        "_vitals",
+        "finished",
+        "scope",
+        "started",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, vitals: Vitals) -> None:
         self.scope: Any = scope  # a dict of many shapes; the keys of "http" are used
@@ -42,6 +54,7 @@ class Conversation:
         self._task: asyncio.Task[Any] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._departed = False
+        self._refusal: TooLarge | None = None  # of an upload that is already being sent on
         self.started = False
         self.finished = False
 
@@ -77,7 +90,7 @@ class Conversation:
         except asyncio.CancelledError:
             if self._departed and task is not None:
                 task.uncancel()
-                log.info("client left: %s %s", self.scope["method"], self.scope["path"])
+                log.debug("client left: %s %s", self.scope["method"], self.scope["path"])
             elif self._vitals.draining:
                 log.warning("cut at the end of the drain: %s %s", self.scope["method"], self.scope["path"])
             else:
@@ -102,11 +115,14 @@ class Conversation:
         return data
 
     async def read_or_stream(self, limit_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-        """Return the body if it came in one piece, else an iterator over it; raises TooLarge, also later on."""
-        self.refuse_if_declared_larger(limit_bytes)
+        """Return a small body whole, a larger one as an iterator; raises TooLarge, also while it is iterated."""
+        if 0 < self.refuse_if_declared_larger(limit_bytes) <= _SMALL_BYTES:
+            return await self.read(limit_bytes), None
         data, is_last = await self._next()
         if not is_last:
             return b"", self._stream(data, limit_bytes)
+        if len(data) > limit_bytes:
+            raise _too_large(limit_bytes)
         self.listen()
         return data, None
 
@@ -124,20 +140,20 @@ class Conversation:
             upload=upload,
         )
 
-    def refuse_if_declared_larger(self, limit_bytes: int) -> None:
-        """Raise TooLarge before the body is read, when its length says so."""
+    def refuse_if_declared_larger(self, limit_bytes: int) -> int:
+        """Return the declared length, 0 when there is none; raises TooLarge before the body is read."""
         declared = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"0")
-        if not declared.isdigit():
-            raise BadRequest("Content-Length is no number.")
         if int(declared) > limit_bytes:
             raise _too_large(limit_bytes)
+        return int(declared)
 
     async def _attempt(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except ClientLeft:
-            log.info("client left in its request: %s", self.scope["path"])
-        except ProxyError as error:
+            log.debug("client left in its request: %s", self.scope["path"])
+        except ProxyError as raised:
+            error = self._refusal or raised
             log.log(_LEVELS[error.level.upper()], "%s: %s", error.code, error.message)
             await self._fail(error)
         except Exception:
@@ -172,7 +188,8 @@ class Conversation:
         while True:
             size += len(data)
             if size > limit_bytes:
-                raise _too_large(limit_bytes)
+                self._refusal = _too_large(limit_bytes)
+                raise self._refusal
             if data:
                 yield data
             if is_last:

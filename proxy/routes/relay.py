@@ -1,6 +1,7 @@
 """Every other route of /v1: any method, streamed both ways, byte for byte.
 
-A path with a dot segment is refused, whatever it is encoded in: it could mean another path to the upstream than to us.
+A path with a dot segment is refused, whatever it is encoded in: it could mean another path to the upstream
+than to us.
 """
 
 from __future__ import annotations

@@ -47,9 +47,7 @@ def test_the_exact_bytes_are_printed(folder: Path) -> None:
     assert done.stdout == DATA
 
 
-@pytest.mark.parametrize(
-    ("ref", "why"), [("off_nothing", "no such original here"), (ERASED, "erased for good")]
-)
+@pytest.mark.parametrize(("ref", "why"), [("off_nothing", "no such original here"), (ERASED, "erased for good")])
 def test_what_is_not_there_is_exit_code_1(folder: Path, ref: str, why: str) -> None:
     """The message says which of the reasons it is; nothing is printed on stdout."""
     done = run(folder, "read", ref)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -194,7 +195,9 @@ def test_unclear_arguments_are_refused_with_the_way_out(arguments: str, words: s
     assert len(refusal.text) < 500
 
 
-@pytest.mark.parametrize("ref", ["", " ", "off_short", "../../etc/passwd", f"{REF} or off_{'c' * 26}", "OFF_" + "A" * 26])
+@pytest.mark.parametrize(
+    "ref", ["", " ", "off_short", "../../etc/passwd", f"{REF} or off_{'c' * 26}", "OFF_" + "A" * 26]
+)
 def test_what_is_no_ref_is_refused_as_an_unknown_one(ref: str) -> None:
     """Refs of a wrong form cannot be told from refs of nobody."""
     assert parse_request(json.dumps({"ref": ref})) == unknown_ref()
@@ -203,13 +206,24 @@ def test_what_is_no_ref_is_refused_as_an_unknown_one(ref: str) -> None:
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists), st.text())
 def test_no_arguments_raise(value: object, text: str) -> None:
     """Whatever a model writes is a request or a refusal."""
-    for arguments in (text, json.dumps(value), json.dumps({"ref": REF, "offset": value, "limit": value, text: value})):
+    for arguments in (
+        text,
+        json.dumps(value),
+        json.dumps({"ref": REF, "offset": value, "limit": value, text: value}),
+    ):
         assert isinstance(parse_request(arguments), ReadRequest | Refusal)
 
 
 def test_refusals_say_whether_they_are_final() -> None:
     """Each says it in so many words, and what to do instead."""
-    final = [unknown_ref(), erased_ref(), expired_ref(), bad_pattern("x"), bad_arguments("x"), offset_beyond(9, 3)]
+    final = [
+        unknown_ref(),
+        erased_ref(),
+        expired_ref(),
+        bad_pattern("x"),
+        bad_arguments("x"),
+        offset_beyond(9, 3),
+    ]
     for refusal in final:
         assert refusal.final
         assert re.search(r"\bis final\b", refusal.text)
@@ -249,7 +263,7 @@ def test_all_pages_together_are_the_text(text: str, budget: int) -> None:
     assert put_together(pages) == text
     assert all(page.total == pages[0].total for page in pages)
     assert pages[-1].last == pages[-1].total
-    for before, page in zip(pages, pages[1:], strict=False):
+    for before, page in pairwise(pages):
         assert page.first == before.last + 1 == before.next
 
 
@@ -300,7 +314,8 @@ def test_an_offset_behind_the_end_is_refused(offset: int) -> None:
 def test_hits_are_numbered_rows() -> None:
     """The head gives the number of hits, each hit its row and text."""
     text = "\n".join(f"row {number:03d}" for number in range(1, 401))
-    assert read(text, pattern="row (077|390)") == "@@ rows 77-390 of 400 · 2 hits · end @@\n77: row 077\n390: row 390"
+    expected = "@@ rows 77-390 of 400 · 2 hits · end @@\n77: row 077\n390: row 390"
+    assert read(text, pattern="row (077|390)") == expected
     assert read(text, pattern="077").startswith("@@ rows 77-77 of 400 · 1 hit · end @@\n")
 
 
@@ -369,6 +384,6 @@ def test_index_has_a_line_for_each_ref() -> None:
     ]
     assert render_index(items).split("\n") == [
         f"{REF} · result · grep · 12,345 tokens · 400 lines · first ",
-        f"off_{'c' * 26} · user · - · 9,000 tokens · 1 lines · {'x' * 80}",
+        f"off_{'c' * 26} · user · - · 9,000 tokens · 1 line · {'x' * 80}",
     ]
     assert render_index([]) == "Nothing is stored for this conversation."

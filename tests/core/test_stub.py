@@ -85,7 +85,10 @@ def test_no_preview_is_two_lines() -> None:
         ("x" * 1_000_000, ["x" * 300 + " …"]),
         ("\n" * 9_000, [""] * 15),
         ("a\r\n" * 50 + "b", ["a\r"] * 14 + ["b"]),
-        ("\x00\x1b[31m\n\ud800\n" * 30 + "z", ["\x00\x1b[31m", "\ud800"] * 5 + ["\x00\x1b[31m", "\ud800"] * 2 + ["z"]),
+        (
+            "\x00\x1b[31m\n\ud800\n" * 30 + "z",
+            ["\x00\x1b[31m", "\ud800"] * 5 + ["\x00\x1b[31m", "\ud800"] * 2 + ["z"],
+        ),
         ("first\n" + "y" * 5_000, ["first", "y" * 300 + " …"]),
         ("", [""]),
         ("one\ntwo", ["one", "two"]),
@@ -138,15 +141,21 @@ def test_what_every_stub_keeps(text: str, head: int, tail: int) -> None:
     lines, shown = text.split("\n"), shown_lines(stub)
     assert all(len(line) <= 302 for line in shown)
     assert COUNTER.count("\n".join(shown)) <= PREVIEW_TOKENS + len(shown)
-    hidden = [int(found.replace(",", "")) for found in re.findall(r"^… ([\d,]+) lines? not shown …$", stub, re.M)]
-    if shown and not set(lines) & set(re.findall(r"^… .*$", stub, re.M)):
+    gaps = re.findall(r"^… ([\d,]+) lines? not shown …$", stub, re.MULTILINE)
+    hidden = [int(gap.replace(",", "")) for gap in gaps]
+    if shown and not set(lines) & set(re.findall(r"^… .*$", stub, re.MULTILINE)):
         assert len(shown) + sum(hidden) == len(lines)
     if head and "not shown" not in text:
         assert lines[0].startswith(shown[0].removesuffix(" …")) or shown[0] == lines[0]
     assert stub == stub_of(text, head, tail)
 
 
-@given(TEXTS, st.integers(0, 20), st.integers(0, 20), st.sampled_from(["read_offloaded", "read_offloaded_2", None]))
+@given(
+    TEXTS,
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.sampled_from(["read_offloaded", "read_offloaded_2", None]),
+)
 def test_a_copied_stub_is_found_whole(text: str, head: int, tail: int, tool: str | None) -> None:
     """A stub inside other text is found from its first to its last character."""
     stub = stub_of(text, head, tail, tool)
@@ -170,6 +179,8 @@ TEN = "\n".join(f"line {number}" for number in range(40))
         lambda stub: stub.replace(f'"{REF}"', f'"{OTHER}"'),
         lambda stub: stub.replace("line 2\n", "line 2 " + "x" * 300 + "\n"),
         lambda stub: stub[: stub.rindex("[")] + "[to read it: shout!]",
+        lambda stub: stub.replace("40 lines]", "40 lines] and"),
+        lambda stub: stub.replace("… 25 lines", f"… {'9' * 9_999} lines"),
     ],
 )
 def test_a_damaged_stub_is_not_complete(damage: Callable[[str], str]) -> None:

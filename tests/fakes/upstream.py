@@ -107,9 +107,7 @@ def cut() -> Reply:
     return raw(CUT)
 
 
-def completion(
-    text: str | None, calls: Iterable[tuple[str, str, str]] = (), **more: object
-) -> dict[str, object]:
+def completion(text: str | None, calls: Iterable[tuple[str, str, str]] = (), **more: object) -> dict[str, object]:
     """Return a chat completion; `calls` are (id, name, arguments)."""
     message: dict[str, object] = {"role": "assistant", "content": text}
     made = [
@@ -335,10 +333,8 @@ class _Connection(asyncio.Protocol):
                 return
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
-            else:
-                self.transport.write(
-                    b"%x\r\n%b\r\n" % (len(step), step) if reply.framing == "chunked" else step
-                )
+            elif step:  # an empty chunk would end the body
+                self.transport.write(b"%x\r\n%b\r\n" % (len(step), step) if reply.framing == "chunked" else step)
                 await asyncio.sleep(0)  # one write a step
         if reply.framing == "chunked":
             self.transport.write(b"0\r\n\r\n")
@@ -362,11 +358,7 @@ def reply_by_default(received: Received) -> Reply:
     """Answer chat requests with a short text and anything else with what came."""
     if received.method == "POST" and received.path.endswith("/chat/completions"):
         fields = _fields(received.body)
-        return (
-            events(*chunks("hello there"))
-            if fields.get("stream") is True
-            else answer(completion("hello there"))
-        )
+        return events(*chunks("hello there")) if fields.get("stream") is True else answer(completion("hello there"))
     echo = {
         "method": received.method,
         "target": received.target.decode("latin-1"),

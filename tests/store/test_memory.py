@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from proxy.store.base import Store, StoreOptions
 from proxy.store.memory import MemoryStore
-from tests.store.suite import check_against_model
+from tests.store.suite import Place, StoreLaws, check_against_model
 
 
 class MemoryPlace:
@@ -25,3 +27,14 @@ class MemoryPlace:
 def test_any_calls() -> None:
     """Calls in any order leave the store in the state of the model."""
     check_against_model(MemoryPlace)
+
+
+class TestLaws(StoreLaws):
+    """The laws of every store."""
+
+    @pytest.fixture
+    def place(self) -> Iterator[Place]:
+        """Give each test a place of its own."""
+        place = MemoryPlace()
+        yield place
+        place.discard()

@@ -26,7 +26,7 @@ class Answer(Struct, frozen=True):
 
 
 def read_answer(data: bytes) -> Answer | None:
-    """Return what an answer says; None for an error, for an answer without a message, and for what is no JSON object."""
+    """Return what an answer says; None for an error, an answer without a message, and what is no JSON object."""
     fields = read_object(data)
     if fields is None or not is_empty(fields.get("error")):
         return None
@@ -62,6 +62,11 @@ def read_error(data: bytes) -> Raw | None:
     if error is not None and read_object(error) is not None:
         return error
     return write(fields) if error is None and "message" in fields else None
+
+
+def write_error(code: str, message: str) -> bytes:
+    """Return an error of the gateway's own."""
+    return bytes(write({"error": {"message": message, "type": "ullage_error", "param": None, "code": code}}))
 
 
 def write_answer(answer: Answer, message: Fields, *, finish: str | None, usage: Raw | None) -> bytes:

@@ -1,14 +1,14 @@
 """The assistant message that deltas add up to, and the one message that several rounds make for the client.
 
 A message built here goes back upstream, where providers check it: reasoning that was bound to a call must return whole,
-signatures unchanged, null as null. So nothing is interpreted: text is appended, lists are continued, objects are merged,
-and unknown keys are kept.
+signatures unchanged, null as null. So nothing is interpreted: text is appended, lists are continued, objects are
+merged, and unknown keys are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Raw
 
@@ -95,15 +95,15 @@ def _join(key: str, values: list[Raw]) -> Raw:
     return write(merged)
 
 
-def _items_of(value: Any) -> list[Any]:
+def _items_of(value: object) -> list[object]:
     """Return the parts of list content; some providers send a plain string after parts."""
     if isinstance(value, list):
         return value
     return [{"type": "text", "text": value}] if value else []
 
 
-def _join_items(items: Iterable[Any]) -> list[Any]:
-    joined: list[Any] = []
+def _join_items(items: Iterable[object]) -> list[object]:
+    joined: list[object] = []
     for item in items:
         if joined and _continues(joined[-1], item):
             joined[-1] = _merge("", joined[-1], item)
@@ -112,7 +112,7 @@ def _join_items(items: Iterable[Any]) -> list[Any]:
     return joined
 
 
-def _continues(last: Any, item: Any) -> bool:
+def _continues(last: object, item: object) -> bool:
     """Say whether a part goes on with the one before: same kind and place, not yet sealed by a signature."""
     if not (isinstance(last, dict) and isinstance(item, dict)):
         return False
@@ -123,7 +123,7 @@ def _continues(last: Any, item: Any) -> bool:
     return not any(last.get(seal) for seal in _SEALS)
 
 
-def _merge(key: str, old: Any, new: Any) -> Any:
+def _merge(key: str, old: object, new: object) -> object:
     if new is None:
         return old
     if isinstance(old, str) and isinstance(new, str):

@@ -12,6 +12,7 @@ fingerprint, one role, gapless call indices, head fields of a call once, and no 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Raw, Struct
@@ -64,6 +65,11 @@ class Chunk(Struct, frozen=True):
     def is_usage_only(self) -> bool:
         """A chunk that reports usage and nothing else."""
         return self.usage is not None and not self.choices
+
+    @property
+    def has_delta(self) -> bool:
+        """A chunk whose delta says something."""
+        return any(not is_empty(value) for value in self.delta.values())
 
 
 def read_chunk(data: bytes) -> Chunk | None:
@@ -120,7 +126,7 @@ class Splice:
         self._learn(chunk)
         self._has_role = self._has_role or not is_empty(chunk.delta.get("role"))
 
-    def number(self, routes: list[Route]) -> None:
+    def number(self, routes: Sequence[Route]) -> None:
         """Note the indices of calls whose deltas leave as they came."""
         for route in routes:
             call = route.call
@@ -129,8 +135,8 @@ class Splice:
                 call.shown_index = self._next_index if index is None else index
                 self._next_index = max(self._next_index, call.shown_index + 1)
 
-    def edit(self, chunk: Chunk, routes: list[Route]) -> bytes | None:
-        """Return the chunk's data without our calls, a second role, finish and usage; None when nothing is left to say."""
+    def edit(self, chunk: Chunk, routes: Sequence[Route]) -> bytes | None:
+        """Return the chunk's data without our calls, a second role, finish and usage; None when that leaves nothing."""
         self._learn(chunk)
         fields = self._with_identity(chunk.fields)
         if chunk.usage is not None:
@@ -192,7 +198,7 @@ class Splice:
         if not self._identity and chunk.choices and not is_empty(chunk.fields.get("id")):
             self._identity = {key: chunk.fields[key] for key in _IDENTITY if key in chunk.fields}
 
-    def _delta(self, chunk: Chunk, routes: list[Route]) -> Fields:
+    def _delta(self, chunk: Chunk, routes: Sequence[Route]) -> Fields:
         delta = dict(chunk.delta)
         if not is_empty(delta.get("role")):
             if self._has_role:

@@ -8,7 +8,7 @@ such a document is read by the slower parser of the standard library and spelled
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -61,7 +61,7 @@ def read_text(data: bytes | None) -> str | None:
         return value if isinstance(value, str) else None
 
 
-def read_any(data: bytes) -> Any:
+def read_any(data: bytes) -> object:
     """Return any JSON value; None for what is no JSON."""
     try:
         return _ANY.decode(data)
@@ -82,7 +82,7 @@ def is_empty(data: Raw | None) -> bool:
     return data is None or bytes(data) in _EMPTY
 
 
-def _read_slowly(data: bytes) -> Any:
+def _read_slowly(data: bytes) -> object:
     try:
         return json.loads(bytes(data).decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -1,0 +1,151 @@
+"""From settings to a running gateway: the one place that makes every part and hands it to the others."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+import uvloop
+
+from proxy.access import PassThrough, Provider
+from proxy.app import ASGIApp, create_app
+from proxy.app import Parts as AppParts
+from proxy.counting import Counter
+from proxy.errors import ConfigError, StoreError
+from proxy.gateway import CompactingGateway
+from proxy.gateway import Parts as GatewayParts
+from proxy.routes.control import control_handlers
+from proxy.server import ServerOptions, bind, serve
+from proxy.settings import Settings
+from proxy.settings_loader import Loaded
+from proxy.store import StoreOptions, open_store
+from proxy.store.base import Store
+from proxy.target import Reach, UpstreamTarget, make_target
+from proxy.telemetry.logs import configure_logs
+from proxy.upstream import Transport
+from proxy.vitals import Vitals
+
+log = structlog.get_logger()
+
+_SECRET_BYTES = 32
+
+
+class InForce:
+    """The settings in force now, and what is made from them once."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._providers: dict[str, Provider] = {}
+        self.settings = loaded.settings
+        self.take(loaded.settings)
+
+    def take(self, settings: Settings) -> None:
+        """Put other settings in force; raises ConfigError and keeps the old ones when an upstream is wrong."""
+        names = ["default", *settings.upstreams]
+        self._providers = {name: _provider(name, settings) for name in names}
+        self.settings = settings
+
+    def provider(self, model: str = "") -> Provider:
+        """Return the upstream of a model."""
+        return self._providers[self.settings.upstream_for(model)]
+
+
+def _provider(name: str, settings: Settings) -> Provider:
+    upstream = settings.upstream_named(name)
+    reach = Reach(upstream.timeout.connect, upstream.timeout.read, upstream.ca_file)
+    key = "upstream" if name == "default" else f"upstreams.{name}"
+    target: UpstreamTarget = make_target(upstream.base_url, reach, os.environ, key=key)
+    return Provider(target, upstream.api_key)
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A gateway ready to serve."""
+
+    app: ASGIApp
+    vitals: Vitals
+    in_force: InForce
+
+
+@asynccontextmanager
+async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
+    """Make a service and let go of everything at the end."""
+    in_force, vitals = InForce(loaded), Vitals()
+    settings = loaded.settings
+    store = _store(settings)
+    try:
+        await store.open()
+    except StoreError as error:
+        log.warning("store_unavailable", error=error.message)
+    counter = Counter()
+    counter.warm()
+    try:
+        secret = await _secret(settings, store)
+        transport = Transport()
+        parts = GatewayParts(
+            settings=lambda: in_force.settings,
+            provider=in_force.provider,
+            store=store,
+            secret=secret,
+            transport=transport,
+            counter=counter,
+        )
+        app = create_app(
+            AppParts(
+                gateway=CompactingGateway(parts),
+                access=PassThrough(in_force.provider),
+                transport=transport,
+                store=store,
+                vitals=vitals,
+                max_body_bytes=settings.server.max_body_bytes,
+                handlers=control_handlers(store, secret, lambda: in_force.settings),
+            )
+        )
+        yield Service(app, vitals, in_force)
+    finally:
+        await store.close()
+
+
+def _store(settings: Settings) -> Store:
+    url = settings.store.url
+    options = StoreOptions(idle_ttl=settings.store.idle_ttl, record=settings.store.record)
+    return open_store(url if isinstance(url, str) else list(url), options)
+
+
+async def _secret(settings: Settings, store: Store) -> bytes:
+    """Return the key of all refs and tenants: the configured one, else the store's."""
+    if settings.server.secret is not None:
+        return settings.server.secret.encode()
+    return await store.secret(lambda: secrets.token_bytes(_SECRET_BYTES))
+
+
+def run(load: Callable[[], Loaded]) -> None:
+    """Serve until a signal ends it; SIGHUP reads the configuration again."""
+    loaded = load()
+    configure_logs()
+    server = loaded.settings.server
+    try:
+        listener = bind(server.host, server.port)
+    except OSError as error:
+        raise ConfigError(f"{error}; choose another port with --port or server.port") from error
+    uvloop.run(_serve(loaded, load, listener))
+
+
+async def _serve(loaded: Loaded, load: Callable[[], Loaded], listener: socket.socket) -> None:
+    server = loaded.settings.server
+
+    async with open_service(loaded) as service:
+
+        def reload() -> None:
+            try:
+                service.in_force.take(load().settings)
+            except ConfigError as error:
+                log.error("reload_refused", error=error.message)  # noqa: TRY400 - the message says it all
+            else:
+                log.info("reloaded")
+
+        options = ServerOptions(server.host, server.port, server.drain_seconds)
+        await serve(service.app, listener, options, service.vitals, reload)

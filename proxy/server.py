@@ -1,0 +1,174 @@
+"""The process: uvicorn with signal handling of our own.
+
+uvicorn closes its listener as soon as SIGTERM comes and dies of SIGHUP. Here:
+
+- SIGTERM, SIGINT: `vitals.draining` is set, so /readyz answers 503 and answers close their connections, but
+  the listener stays open, for a moment at least and while requests run, for half of `drain_seconds` at most:
+  whoever balances the load needs time to notice. Then the listener closes; what still runs may use the rest
+  of `drain_seconds`. Exit code 0. A second signal ends at once
+- SIGHUP: calls `reload`, whatever it does; the server goes on
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+from msgspec import Struct
+
+from proxy.vitals import Vitals
+
+log = logging.getLogger(__name__)
+
+_LINGER_SECONDS: Final = 0.5
+_KEEPALIVE_SECONDS: Final = 75  # longer than clients keep idle connections, so that they close first
+_BACKLOG: Final = 2048
+
+ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class ServerOptions(Struct, frozen=True):
+    """How the process listens and ends."""
+
+    host: str = "127.0.0.1"
+    port: int = 4410
+    drain_seconds: float = 30.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raises OSError with the address in its text."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+async def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    options: ServerOptions,
+    vitals: Vitals,
+    reload: Callable[[], None] | None = None,
+) -> None:
+    """Serve until a signal ends it; returns when everything is closed. SIGHUP calls `reload`."""
+    _allow_many_files()
+    with _quiet_about_cut_answers():
+        await Server(configure(app), options, vitals, reload).serve(sockets=[listener])
+
+
+def configure(app: ASGIApp) -> uvicorn.Config:
+    """Return uvicorn's settings: fast, silent, and adding no field to answers."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEPALIVE_SECONDS,
+    )
+
+
+class Server(uvicorn.Server):
+    """A server that drains before it ends and survives SIGHUP."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        options: ServerOptions,
+        vitals: Vitals,
+        reload: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._options = options
+        self._vitals = vitals
+        self._reload = reload
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve."""
+        await super().startup(sockets)
+        for listener in sockets or []:
+            log.info("listening on %s", ":".join(map(str, listener.getsockname()[:2])))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while serving."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.end, _LINGER_SECONDS)
+        loop.add_signal_handler(signal.SIGINT, self.end, 0.0)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+            # Between here and the end of the process nothing is left to reload.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def end(self, linger_seconds: float = 0.0) -> None:
+        """Drain, then end; at once when it is asked for again."""
+        if self._draining is not None:
+            self.force_exit = self.should_exit = True
+            return
+        self._vitals.draining = True
+        log.info("draining: %d requests are running", len(self.server_state.tasks))
+        self._draining = asyncio.get_running_loop().create_task(self._drain(linger_seconds))
+
+    async def _drain(self, linger_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.sleep(linger_seconds)
+        half = began + self._options.drain_seconds / 2
+        while self.server_state.tasks and (rest := half - loop.time()) > 0:
+            await asyncio.wait(set(self.server_state.tasks), timeout=rest)
+        left = max(0.0, began + self._options.drain_seconds - loop.time())
+        # uvicorn waits with asyncio.wait_for, which takes fractions; its annotation is narrower.
+        self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]
+        self.should_exit = True
+
+    def _hang_up(self) -> None:
+        try:
+            if self._reload is not None:
+                self._reload()
+        except Exception:
+            log.exception("reload failed; what was in force stays")
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files: every request holds two sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def _quiet_about_cut_answers() -> Iterator[None]:
+    """Drop uvicorn's complaint about answers that are left incomplete: that is how ours are cut, and was logged."""
+    logger = logging.getLogger("uvicorn.error")
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return "without completing response" not in record.getMessage()
+
+    logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
