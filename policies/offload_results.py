@@ -29,8 +29,9 @@ class OffloadResults(Policy, frozen=True, tag="offload_results"):
             if not self._is_excluded(result) and self._is_over(view, result):
                 yield Offload(result, "over_limit", self.head_lines, self.tail_lines)
         if self.per_turn_tokens is not None:
+            limit = max(self.per_turn_tokens, self.over_tokens)  # one result within its limit is never too much
             for block in view.blocks():
-                yield from self._largest(view, block, self.per_turn_tokens)
+                yield from self._largest(view, block, limit)
 
     def _largest(self, view: View, block: list[Candidate], limit: int) -> Iterator[Offload]:
         """Yield the largest results of a block until the rest is within the limit."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 from proxy.exchange import Exchange
 from proxy.headers import Headers, request_headers
 from proxy.target import UpstreamTarget
-from proxy.tenants import identify
+from proxy.tenants import CREDENTIAL_HEADERS, identify
 
 
 class Destination(Struct, frozen=True):
@@ -47,8 +47,13 @@ class PassThrough:
         provider = self._provider()
         headers = request_headers(exchange.headers)
         # A browser asks for permission (OPTIONS) without a credential: that needs none and spends nothing.
-        if exchange.method != "OPTIONS":
+        if exchange.method != "OPTIONS" and not has_credential(headers):
             is_loopback = exchange.client_is_loopback
             # The secret only names the tenant, which a relayed request does not need.
             headers += identify(exchange.headers, b"", provider.api_key, is_loopback=is_loopback).credential
         return Destination(provider.target, headers)
+
+
+def has_credential(headers: Headers) -> bool:
+    """Tell whether a client presents a credential in one of the usual fields."""
+    return any(name in CREDENTIAL_HEADERS and value.strip() for name, value in headers)

@@ -6,6 +6,7 @@ leaves this module. A lost race for the ledger is answered by recognising and pl
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import msgspec
@@ -22,7 +23,7 @@ from proxy.counting import Counter
 from proxy.errors import Conflict, Full
 from proxy.presets import Preset
 from proxy.sessions import Identity, Known, Sessions
-from proxy.store.base import Original, Recorded, SessionUse, Store
+from proxy.store.base import Clock, Original, Recorded, SessionUse, Store
 
 _MOST_RACES = 4
 _COUNTED_FROM_BYTES = 256  # nothing smaller is ever worth a stub
@@ -64,12 +65,15 @@ class Compacted(msgspec.Struct, frozen=True):
 class Compactor:
     """Compacts bodies of Chat Completions for all tenants of one store."""
 
-    def __init__(self, store: Store, secret: bytes, counter: Counter, *, record: bool) -> None:
+    def __init__(
+        self, store: Store, secret: bytes, counter: Counter, *, record: bool, clock: Clock = time.time
+    ) -> None:
         self.adapter = ChatAdapter()
         self.sessions = Sessions(store, secret)
         self._store = store
         self._counter = counter
         self._record = record
+        self._clock = clock
         self._memo = FactsMemo(self.adapter)
         stubs = Stubs(counter.count)
         self._stubs = stubs
@@ -103,9 +107,7 @@ class Compactor:
         plan = msgspec.structs.replace(compacted.plan, reader=None)
         return self._rewriter.rewrite(compacted.order.envelope, compacted.history, plan)
 
-    async def _decide(
-        self, order: Order, history: History, known: Known, situation: Situation
-    ) -> tuple[Plan, Ledger]:
+    async def _decide(self, order: Order, history: History, known: Known, situation: Situation) -> tuple[Plan, Ledger]:
         tenant = order.identity.tenant
         terms = _terms(order, known.recognition.ledger, situation)
         await self._count_large(history, known, terms)
@@ -117,12 +119,10 @@ class Compactor:
             ledger = await self.sessions.append(tenant, ledger, plan.entries)
         return plan, ledger
 
-    async def _keep_originals(
-        self, tenant: str, plan: Plan, history: History, known: Known, terms: Terms
-    ) -> Plan:
+    async def _keep_originals(self, tenant: str, plan: Plan, history: History, known: Known, terms: Terms) -> Plan:
         """Have originals confirmed; where the store refuses some, plan again without these."""
         ledger_id = known.recognition.ledger.id
-        originals = [original_of(f.entry, f.text, ledger_id) for f in plan.fresh]
+        originals = [original_of(f.entry, f.text, ledger_id, self._clock()) for f in plan.fresh]
         try:
             refused = await self._store.put_originals(tenant, originals)
         except Full:
@@ -209,9 +209,7 @@ def _use(compacted: Compacted) -> SessionUse:
 
 
 def _terms(order: Order, ledger: Ledger, situation: Situation) -> Terms:
-    can_declare = (
-        situation.obstacle is None and order.takes_tools and not refuses_tool(order.facts, situation)
-    )
+    can_declare = situation.obstacle is None and order.takes_tools and not refuses_tool(order.facts, situation)
     return Terms(
         policies=order.preset.policies,
         reader=choose_name(situation.names, ledger.reader) if can_declare else None,
@@ -230,7 +228,7 @@ def refuses_tool(facts: frozenset[str], situation: Situation) -> bool:
     return f"no-tool|any|{situation.model}" in facts or refusal_fact(situation) in facts
 
 
-def original_of(entry: Offloaded, text: str, ledger_id: str) -> Original:
+def original_of(entry: Offloaded, text: str, ledger_id: str, created: float) -> Original:
     """Return what the store keeps for a text that was moved out."""
     data = text_bytes(text)
     return Original(
@@ -241,6 +239,6 @@ def original_of(entry: Offloaded, text: str, ledger_id: str) -> Original:
         tokens=entry.tokens,
         lines=entry.lines,
         size_bytes=len(data),
-        created=0.0,
+        created=created,
         data=data,
     )

@@ -7,20 +7,21 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 
 import msgspec
 import structlog
 import uvloop
 
 from proxy.access import PassThrough, Provider
-from proxy.app import ASGIApp, create_app
 from proxy.app import Parts as AppParts
+from proxy.app import create_app
 from proxy.counting import Counter
 from proxy.errors import ConfigError, StoreError
 from proxy.gateway import CompactingGateway
 from proxy.gateway import Parts as GatewayParts
 from proxy.routes.control import control_handlers
-from proxy.server import ServerOptions, bind, serve
+from proxy.server import ASGIApp, ServerOptions, bind, serve
 from proxy.settings import Settings
 from proxy.settings_loader import Loaded
 from proxy.store import StoreOptions, open_store
@@ -118,7 +119,8 @@ def _store(settings: Settings) -> Store:
 async def _secret(settings: Settings, store: Store) -> bytes:
     """Return the key of all refs and tenants: the configured one, else the store's."""
     if settings.server.secret is not None:
-        return settings.server.secret.encode()
+        # Keys of the hash have at most 64 bytes; a configured secret may be any text.
+        return blake2b(settings.server.secret.encode(), digest_size=_SECRET_BYTES).digest()
     return await store.secret(lambda: secrets.token_bytes(_SECRET_BYTES))
 
 

@@ -64,9 +64,7 @@ class CompactingGateway:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.compactor = Compactor(
-            parts.store, parts.secret, parts.counter, record=parts.settings().store.record
-        )
+        self.compactor = Compactor(parts.store, parts.secret, parts.counter, record=parts.settings().store.record)
         self.reader = Reader(parts.store, self.compactor.adapter, parts.counter)
         self._facts: dict[str, frozenset[str]] = {}
 
@@ -314,9 +312,7 @@ def choose_preset(exchange: Exchange, settings: Settings) -> Preset:
     preset = settings.presets.get(name)
     if preset is None:
         known = ", ".join(sorted(settings.presets))
-        raise BadRequest(
-            f"x-ullage-policy: there is no preset {name!r}; known are {known}", param="x-ullage-policy"
-        )
+        raise BadRequest(f"x-ullage-policy: there is no preset {name!r}; known are {known}", param="x-ullage-policy")
     return preset
 
 

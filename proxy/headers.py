@@ -65,8 +65,10 @@ def request_headers(headers: Headers, *, changed: bool = False) -> Headers:
 
 def response_headers(headers: Headers, status: int, *, changed: bool = False) -> Headers:
     """Return what reaches the client of an upstream's fields; `changed`: the body is not the upstream's."""
-    dropped = (_NOT_DOWN_CHANGED if changed else _CONNECTION) | _named(headers)
+    dropped = _NOT_DOWN_CHANGED if changed else _CONNECTION
     lowered = [name.lower() for name, _ in headers]
+    if b"connection" in lowered:
+        dropped |= _named(headers)
     # A length beside a transfer coding is void; one without a body would contradict what is sent.
     if status in _BODILESS or b"transfer-encoding" in lowered:
         dropped |= {b"content-length"}

@@ -23,15 +23,15 @@ def is_local(peer: str, headers: Headers) -> bool:
     """Tell whether a request (header names in lower case) comes straight from this machine."""
     if not is_loopback_host(peer):
         return False
-    host = ""
-    for name, value in headers:
-        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIX):
-            return False
-        if name == b"sec-fetch-site" and value not in _OWN_SITE:
-            return False
-        if name == b"host":
-            host = value.decode("latin-1").lower()
-    return _is_loopback_authority(host) and _is_own_page(host, headers)
+    fields = dict(headers)
+    host = fields.get(b"host", b"").decode("latin-1").lower()
+    return (
+        _is_loopback_authority(host)
+        and _FORWARDED.isdisjoint(fields)
+        and not any(name.startswith(_FORWARDED_PREFIX) for name in fields)
+        and fields.get(b"sec-fetch-site", b"none") in _OWN_SITE
+        and fields.get(b"origin", b"").decode("latin-1").lower() in {"", f"http://{host}", f"https://{host}"}
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -47,13 +47,9 @@ def is_loopback_host(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+@lru_cache(maxsize=1024)
 def _is_loopback_authority(authority: str) -> bool:
     try:
         return is_loopback_host(urlsplit(f"//{authority}").hostname or "")
     except ValueError:
         return False
-
-
-def _is_own_page(host: str, headers: Headers) -> bool:
-    own = {f"http://{host}", f"https://{host}"}
-    return all(value.decode("latin-1").lower() in own for name, value in headers if name == b"origin")

@@ -50,6 +50,4 @@ class Outcome(msgspec.Struct):
         return received, received if self.bypassed else self.compacted.sent_tokens
 
     def _timing(self) -> str:
-        return (
-            f"plan;dur={self.compaction_seconds * 1000:.1f}, upstream;dur={self.upstream_seconds * 1000:.1f}"
-        )
+        return f"plan;dur={self.compaction_seconds * 1000:.1f}, upstream;dur={self.upstream_seconds * 1000:.1f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -35,7 +36,7 @@ from proxy.core.wire.chat import ChatAdapter
 from proxy.counting import Counter
 from proxy.errors import StoreError
 from proxy.patterns import compile_pattern
-from proxy.store.base import Erased, Original, Store
+from proxy.store.base import Clock, Erased, Original, Store
 
 _THREAD_FROM_CHARACTERS = 200_000
 
@@ -58,10 +59,11 @@ class ReadScope(msgspec.Struct, frozen=True):
 class Reader:
     """Answers calls of the reading tool; every failure is an answer that says what to do."""
 
-    def __init__(self, store: Store, adapter: ChatAdapter, counter: Counter) -> None:
+    def __init__(self, store: Store, adapter: ChatAdapter, counter: Counter, clock: Clock = time.time) -> None:
         self._store = store
         self._adapter = adapter
         self._counter = counter
+        self._clock = clock
 
     async def answer(self, use: ToolUse, scope: ReadScope) -> str:
         """Return the answer of one call."""
@@ -80,7 +82,7 @@ class Reader:
             compile=compile_pattern,
             row_bytes=row_bytes(scope.read_tokens),
         )
-        if len(text) > _THREAD_FROM_CHARACTERS:
+        if request.pattern is not None or len(text) > _THREAD_FROM_CHARACTERS:
             return await asyncio.to_thread(render_page, text, request, options)
         return render_page(text, request, options)
 
@@ -108,7 +110,7 @@ class Reader:
             return erased_ref()
         if sent is None:
             return expired_ref()
-        await self._store.put_originals(scope.tenant, [original_of(entry, sent, scope.ledger.id)])
+        await self._store.put_originals(scope.tenant, [original_of(entry, sent, scope.ledger.id, self._clock())])
         return sent
 
     def _still_sent(self, entry: Offloaded, scope: ReadScope) -> str | None:

@@ -77,9 +77,7 @@ class Sessions:
     async def append(self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry]) -> Ledger:
         """Write further entries of a ledger, confirmed; a branch is written whole. Raise Conflict on a lost race."""
         pending = [e for e in (*ledger.entries[ledger.stored :], *entries) if e is not None]
-        await self.store.append_ledger(
-            tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], ()
-        )
+        await self.store.append_ledger(tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], ())
         new = Ledger(ledger.id, (*ledger.entries[: ledger.stored], *pending))
         self._ledgers.put((tenant, ledger.id), new)
         return new
@@ -100,9 +98,7 @@ class Sessions:
         self._ledgers.put((tenant, ledger_id), ledger)
         return ledger
 
-    async def _by_prefix(
-        self, identity: Identity, history: History, chain: list[bytes]
-    ) -> Recognition | None:
+    async def _by_prefix(self, identity: Identity, history: History, chain: list[bytes]) -> Recognition | None:
         newest = len(chain) - 1
         for batch in _batches(newest):
             tips = await self.store.find_tips(identity.tenant, [chain[k] for k in batch])
@@ -156,9 +152,7 @@ def _batches(newest: int) -> Iterator[range]:
         stop, step = stop - size, step + 1
 
 
-def _marks(
-    history: History, recognition: Recognition, tip: bytes, anchors: list[tuple[bytes, int]]
-) -> Iterator[Mark]:
+def _marks(history: History, recognition: Recognition, tip: bytes, anchors: list[tuple[bytes, int]]) -> Iterator[Mark]:
     if len(history) > history.leading:
         yield Mark(key=tip, length=len(history) - history.leading + recognition.shift)
     for key, stop in anchors[-_MOST_ANCHORS:]:

@@ -189,6 +189,7 @@ def _settings(checker: Checker, tree: dict[str, Any], environ: Mapping[str, str]
     _check_models(settings)
     _check_tenants(settings)
     _check_store(settings)
+    _check_supported(settings)
     return settings
 
 
@@ -220,8 +221,18 @@ def _check_store(settings: Settings) -> None:
         open_store(settings.store.url, StoreOptions())
     except ConfigError as exc:
         raise Wrong(("store", "url"), exc.message.removeprefix("store.url: ")) from None
-    if settings.store.encryption_keys:
-        raise Wrong(("store", "encryption_keys"), "this version does not encrypt yet; take the key out")
+
+
+def _check_supported(settings: Settings) -> None:
+    """Refuse promises of separation, secrecy or capacity that this version would silently not keep."""
+    asked: dict[KeyPath, bool] = {
+        ("tenants",): bool(settings.tenants),
+        ("store", "encryption_keys"): bool(settings.store.encryption_keys),
+        ("server", "workers"): settings.server.workers > 1,
+    }
+    for path, is_asked in asked.items():
+        if is_asked:
+            raise Wrong(path, "this version cannot do that yet, and would not keep what it promises; take it out")
 
 
 def _check_tenants(settings: Settings) -> None:

@@ -35,8 +35,8 @@ from proxy.core.intercept import (
 from proxy.core.ledger import HiddenTurn
 from proxy.errors import UpstreamError
 from proxy.exchange import Responder
-from proxy.keepalive import KeepAlive
 from proxy.headers import Headers
+from proxy.keepalive import KeepAlive
 from proxy.upstream import UpstreamResponse
 
 _OK = range(200, 300)

@@ -15,6 +15,7 @@ its place. What holds here, against aiohttp's habits, and is tested:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 from functools import lru_cache, partial
@@ -38,7 +39,7 @@ _MAX_FIELDS: Final = 1000
 _READ_BUFFER_BYTES: Final = 256 * 1024
 _DIRECT_BYTES: Final = 256 * 1024  # up to here a body is handed to the socket's buffer in one go
 _IDLE_SECONDS: Final = 60.0
-_AUTOMATIC: Final = ("accept", "accept-encoding", "content-type", "user-agent")
+_NO_CONTENT_TYPE: Final[CIMultiDict[None]] = CIMultiDict({"content-type": None})  # must not be added
 _SERVABLE: Final = range(200, 600)
 
 
@@ -165,7 +166,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         # Sessions belong to the running loop, so they are made at the first use.
         if self._kept is None:
             self._kept = _open_session(_Connector(limit=self._connections))
-        attempt = _Attempt(request.extensions["body"])
+        attempt = _Attempt(request.headers.raw, request.extensions["body"])
         try:
             answer = await _send(self._kept, request, attempt)
         except (aiohttp.ClientError, OSError) as error:
@@ -193,9 +194,10 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 class _Attempt:
     """One request on its way: what is sent, over which connection."""
 
-    __slots__ = ("body", "connection", "is_reused")
+    __slots__ = ("body", "connection", "headers", "is_reused")
 
-    def __init__(self, body: bytes | AsyncIterable[bytes]) -> None:
+    def __init__(self, headers: Headers, body: bytes | AsyncIterable[bytes]) -> None:
+        self.headers = headers
         self.body = body
         self.connection: _Connection | None = None
         self.is_reused = False
@@ -236,12 +238,21 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Request(aiohttp.ClientRequest):
-    """A request whose small body follows its head in the same write; aiohttp would start a task for it."""
+    """A request with the given fields alone, whose small body goes in the same write as its head."""
 
-    attempt: _Attempt
+    def __init__(self, *args: Any, data: _Attempt, **options: Any) -> None:  # noqa: ANN401 - what aiohttp gives
+        self.attempt = data
+        super().__init__(*args, data=data, **options)
+
+    def update_headers(self, headers: object) -> None:
+        host = self.url.host_port_subcomponent or ""
+        fields = [(_text(name), _text(value)) for name, value in self.attempt.headers]
+        self.headers = CIMultiDict([("Host", host), *fields])
+
+    def update_auto_headers(self, skip_auto_headers: object) -> None:
+        self._skip_auto_headers = _NO_CONTENT_TYPE
 
     def update_body_from_data(self, body: _Attempt, _stacklevel: int = 3) -> None:
-        self.attempt = body
         data = body.body
         if not isinstance(data, bytes):
             super().update_body_from_data(data, _stacklevel)
@@ -259,10 +270,33 @@ class _Request(aiohttp.ClientRequest):
         attempt.is_reused = connection.served > 0
         connection.served += 1
         connection.is_silent = True
-        response = await super().send(conn)
-        if self._body is None and attempt.body and (transport := connection.transport) is not None:
-            transport.write(cast("bytes", attempt.body))
+        transport = connection.transport
+        if self._body is not None or transport is None or transport.is_closing():
+            return await super().send(conn)
+        gathered = _Gathered()
+        connection.transport = cast("asyncio.Transport", gathered)
+        try:
+            response = await super().send(conn)
+        finally:
+            connection.transport = transport
+        transport.writelines([*gathered.parts, cast("bytes", attempt.body)])
         return response
+
+
+class _Gathered:
+    """Stands in for the socket while a head is written, so that its body can go with it."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.parts += parts
 
 
 class _Large(aiohttp.Payload):
@@ -308,7 +342,6 @@ def _open_session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
         connector=connector,
         request_class=_Request,
         cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=_AUTOMATIC,
         auto_decompress=False,
         read_bufsize=_READ_BUFFER_BYTES,
         max_line_size=_MAX_FIELD_BYTES,
@@ -325,7 +358,6 @@ async def _send(session: aiohttp.ClientSession, request: httpx.Request, attempt:
     return await session.request(
         request.method,
         _yarl_url(request.extensions["url"]),
-        headers=CIMultiDict([(_text(name), _text(value)) for name, value in request.headers.raw]),
         data=attempt,
         allow_redirects=False,
         proxy=target.proxy,

@@ -81,7 +81,7 @@ async def test_the_original_is_stored_and_the_decision_written_before_the_body_i
 
 @pytest.mark.parametrize("trouble", [Full("the quota is used up"), Full("the disk is full")])
 async def test_a_full_store_stops_offloading_not_requests(trouble: Exception) -> None:
-    """Without room for the original its text is sent, and nothing refers to it; with room later texts are moved again."""
+    """Without room for the original its text is sent and nothing refers to it; with room texts are moved again."""
     desk = Desk()
     desk.store.trouble = trouble
     compacted = await desk.compact(asked())
@@ -134,7 +134,9 @@ async def test_a_learnt_refusal_keeps_the_tool_away() -> None:
     order = msgspec.structs.replace(desk.order(asked()), facts=frozenset({fact}))
     compacted = await desk.compactor.compact(order)
     assert compacted.body is order.envelope.body
-    json_order = msgspec.structs.replace(desk.order(asked(), response_format={"type": "json_object"}), facts=order.facts)
+    json_order = msgspec.structs.replace(
+        desk.order(asked(), response_format={"type": "json_object"}), facts=order.facts
+    )
     assert (await desk.compactor.compact(json_order)).plan.reader is None
     json_fact = refusal_fact((await desk.compactor.compact(json_order)).situation)
     plain = msgspec.structs.replace(desk.order(asked()), facts=frozenset({json_fact}))

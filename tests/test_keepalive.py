@@ -16,6 +16,7 @@ class Line:
 
     def __init__(self, *, gone: bool = False) -> None:
         self.sent: list[bytes] = []
+        self.fell_silent_twice = asyncio.Event()
         self._gone = gone
 
     async def send(self, data: bytes) -> None:
@@ -23,6 +24,8 @@ class Line:
         if self._gone:
             raise ConnectionResetError
         self.sent.append(data)
+        if self.sent.count(COMMENT) == 2:
+            self.fell_silent_twice.set()
 
 
 async def test_silence_is_filled() -> None:
@@ -31,8 +34,7 @@ async def test_silence_is_filled() -> None:
     with KeepAlive(line.send, 0.02) as alive:
         await alive.send(b"event")
         async with asyncio.timeout(5):
-            while line.sent.count(COMMENT) < 2:
-                await asyncio.sleep(0.01)
+            await line.fell_silent_twice.wait()
     assert line.sent[0] == b"event"
 
 

@@ -18,7 +18,7 @@ def resolve(**tables: dict[str, Any]) -> dict[str, Preset]:
     return resolve_presets(tables)
 
 
-def policy(preset: Preset, name: str) -> Any:  # noqa: ANN401  # each policy has other knobs
+def policy(preset: Preset, name: str) -> Any:  # each policy has other knobs
     """Return a policy of a preset by its name."""
     return next(p for p in preset.policies if p.name() == name)
 

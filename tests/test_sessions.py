@@ -134,9 +134,10 @@ async def test_a_client_that_trims_its_front_is_recognised() -> None:
 async def test_a_clock_in_the_first_message_keeps_the_session() -> None:
     """The opening changes with every request; the work that follows tells whose it is."""
     desk = Desk()
-    first = await desk.serve(user("12:00 x"), *WORK, decide=2)
+    work = [*WORK, user("go"), assistant("ok"), user("next")]
+    first = await desk.serve(user("12:00 x"), *work, decide=2)
     for minute in (1, 2):
-        later = await desk.serve(user(f"12:0{minute} x"), *WORK, *[assistant("a"), user("b")] * minute)
+        later = await desk.serve(user(f"12:0{minute} x"), *work, *[assistant("a"), user("b")] * minute)
         assert later.recognition.ledger.id == first.recognition.ledger.id
         assert later.recognition.ledger.root == first.root
         assert (later.recognition.anchored, later.recognition.shift) == (True, 0)
@@ -155,6 +156,14 @@ async def test_other_work_under_the_same_short_answers_is_another_session() -> N
         user("next"),
     ]
     assert (await desk.serve(*theirs)).recognition.ledger.id != mine.recognition.ledger.id
+
+
+async def test_the_same_first_step_under_another_task_is_another_session() -> None:
+    """One equal block is not enough to take two tasks for one."""
+    desk = Desk()
+    one = await desk.serve(user("one task"), *WORK, user("go"))
+    other = await desk.serve(user("another task"), *WORK, user("go"))
+    assert other.recognition.ledger.id != one.recognition.ledger.id
 
 
 async def test_long_gaps_are_searched_in_steps() -> None:

@@ -68,7 +68,8 @@ keep_messages = 0
 ratio = 0.3
 model = "gpt-4o-mini"
 wait_seconds = 20
-
+"""
+TENANT = """
 [tenants.acme]
 preset = "mine"
 allow_policy_header = true
@@ -105,7 +106,7 @@ def test_the_documented_file_is_accepted_whole(folder: Path) -> None:
     """Every documented key is known; credentials of missing variables are unset."""
     loaded = load(written(folder, EVERYTHING))
     assert loaded.settings.server.admin_key is None
-    assert loaded.settings.tenants["acme"].upstream_key is None
+    assert loaded.settings.upstream.api_key is None
     assert loaded.settings.upstreams["local"].quirks.system_messages == "one"
     assert loaded.settings.store.idle_ttl == 30 * 86_400
     assert loaded.settings.presets["mine"].policies
@@ -229,7 +230,9 @@ def test_several_stores_are_a_list_in_every_source(folder: Path) -> None:
         ('[server]\nhost = "env:NOWHERE"', "server.host", "variable NOWHERE is not set"),
         ('[store]\nidle_ttl = "a month"', "store.idle_ttl", 'for example "90s"'),
         ('[store]\nurl = "mysql://h"', "store.url", 'use "sqlite:///var/ullage.db"'),
-        ('[store]\nencryption_keys = ["k"]', "store.encryption_keys", "take the key out"),
+        ('[store]\nencryption_keys = ["k"]', "store.encryption_keys", "take it out"),
+        ("[server]\nworkers = 2", "server.workers", "take it out"),
+        (TENANT.replace("mine", "safe"), "tenants", "take it out"),
         ('[upstream]\nbase_url = "localhost:8000"', "upstream.base_url", "like https://api.openai.com/v1"),
         ('[upstream]\nca_file = "nowhere.pem"', "upstream.ca_file", "nowhere.pem"),
         ('[upstreams.x]\nmodels = ["a"]', "upstreams.x.base_url", "say where"),

@@ -23,6 +23,7 @@ from base64 import b32encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from typing import Final, NamedTuple
 
 from msgspec import Raw
@@ -160,6 +161,10 @@ class Calls:
         """Say whether there is a call of this owner."""
         return any(call.owner is owner for call in self._all)
 
+    def are_theirs(self) -> bool:
+        """Say whether there are calls, and all of them are the client's for certain."""
+        return bool(self._all) and all(call.is_settled and call.owner is Owner.THEIRS for call in self._all)
+
     def add(self, entries: Iterable[Raw]) -> list[Route]:
         """Give each delta to its call."""
         deltas = (read_object(entry) for entry in entries)
@@ -239,7 +244,7 @@ def _name_in(delta: Fields) -> bool:
 
 def _is_next_call(known: Call, delta: Fields) -> bool:
     """Say whether a delta on a used index starts another call: a name and arguments after whole arguments."""
-    if not known.pieces or not is_empty(delta.get("id")):
+    if not known.pieces:
         return False
     body = _body_in(delta)
     if is_empty(body.get("name")) or is_empty(body.get("arguments")):
@@ -263,9 +268,9 @@ def _text_of(value: Raw | None) -> str:
 
 def _make_id(salt: bytes, position: int, taken: list[Raw | None]) -> Raw:
     """Return an id that depends on nothing but its place, and is not taken."""
-    for attempt in range(len(taken) + 1):
+    for attempt in count():
         digest = hashlib.blake2b(b"%d.%d" % (position, attempt), key=salt[:64], digest_size=10).digest()
         made = write(b32encode(digest).decode().lower()[:_MADE_ID_LENGTH])
         if made not in taken:
             return made
-    raise AssertionError  # more attempts than taken ids
+    raise AssertionError("there are more ids than calls")

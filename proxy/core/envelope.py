@@ -178,9 +178,7 @@ def _element_spans(body: bytes, outer: Span, items: list[bytes]) -> list[Span]:
 
 
 def _is_empty(envelope: Envelope, span: Span) -> bool:
-    return (
-        span.stop - span.start < _LONGEST_EMPTY and not envelope.body[span.start + 1 : span.stop - 1].strip()
-    )
+    return span.stop - span.start < _LONGEST_EMPTY and not envelope.body[span.start + 1 : span.stop - 1].strip()
 
 
 class Patch:
@@ -206,11 +204,7 @@ class Patch:
     def append_element(self, name: str, raw: bytes) -> None:
         """Append an element to the list `name`, which is made when it is absent, null or empty."""
         span = self.envelope.spans.get(name)
-        if (
-            span is None
-            or self.envelope.body[span.start : span.start + 1] != b"["
-            or _is_empty(self.envelope, span)
-        ):
+        if span is None or self.envelope.body[span.start : span.start + 1] != b"[" or _is_empty(self.envelope, span):
             self.set_field(name, b"[" + raw + b"]")
             return
         end = span.stop - 1

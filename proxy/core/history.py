@@ -14,6 +14,7 @@ edited, and are no part of a conversation's identity. Pairing of calls and answe
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, Protocol
@@ -164,17 +165,13 @@ class History:
     def anchors(self, key: bytes) -> list[tuple[bytes, int]]:
         """Return (digest, index behind the block) for each assistant block that can identify this history.
 
-        An anchor covers its block and everything back to the block before it, so that short common answers ("ok") do
-        not join strangers; a first block counts alone only if it has answers of tools.
+        An anchor covers its block and everything back to the block before it, so that neither short common answers
+        ("ok") nor the same first step under another task join strangers.
         """
         out: list[tuple[bytes, int]] = []
-        before: Block | None = None
-        for block in self.blocks:
-            start = block.start if before is None else before.start
-            if before is not None or block.stop - block.start > 1:
-                covered = b"".join(f.match for f in self.facts[start : block.stop])
-                out.append((digest(b"anchor", covered, key=key), block.stop))
-            before = block
+        for before, block in itertools.pairwise(self.blocks):
+            covered = b"".join(f.match for f in self.facts[before.start : block.stop])
+            out.append((digest(b"anchor", covered, key=key), block.stop))
         return out
 
     def tool_of(self, index: int) -> str | None:

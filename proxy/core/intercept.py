@@ -50,12 +50,12 @@ from proxy.core.signals import (
     Reopen,
     ToolUse,
 )
-from proxy.core.sse import Splitter, is_harmless_rest, read_frame, write_frame
+from proxy.core.sse import Splitter, read_frame, write_frame
 from proxy.core.states import TABLE, Do, On, State
 from proxy.core.usage import merge_usage, sum_usage
 from proxy.core.wire import chat_body
-from proxy.core.wire.chat_stream import Chunk, is_plain, read_chunk
-from proxy.core.wire.raw import read_object, write
+from proxy.core.wire.chat_stream import Chunk, are_plain_frames, is_done, is_text, is_whole_event, read_chunk
+from proxy.core.wire.raw import write
 
 __all__ = [  # whoever drives the interceptor needs one import
     "Answered",
@@ -79,7 +79,7 @@ __all__ = [  # whoever drives the interceptor needs one import
     "ToolUse",
 ]
 
-_DONE: Final = b"[DONE]"
+_ERROR: Final = b"error"
 _DEAF: Final = frozenset((State.READING, State.SETTLING, State.CLOSED))
 _EARLY_END: Final = "The upstream's answer ended before it was complete."
 _NO_END: Final = "The model did not come to an answer within the rounds that one request may take."
@@ -108,7 +108,7 @@ class Interceptor:
 
     def receive(self, event: Event) -> list[Command]:
         """Take an event, return what is to be done about it, in order; never raises."""
-        if isinstance(event, Received) and self._is_passing(event.data):
+        if isinstance(event, Received) and self._is_plain(event.data):
             self._splitter.skip()
             self._outlet.keep(event.data)
             return [Emit(event.data)]
@@ -139,11 +139,14 @@ class Interceptor:
         do, self._state = TABLE[self._state].get(on, (Do.NOTHING, self._state))
         _ACTIONS[do](self)
 
-    def _is_passing(self, data: bytes) -> bool:
+    def _is_plain(self, data: bytes) -> bool:
+        """Say whether a read can leave as it is, unread."""
         return (
             self._state is State.PASSING
             and self._splitter.at_boundary()
-            and is_plain(data, calls=self._options.tool is not None)
+            and are_plain_frames(data)
+            and is_text(data)
+            and self._round.can_wait(data, data)
         )
 
     def _receive(self, data: bytes) -> None:
@@ -155,18 +158,19 @@ class Interceptor:
             self._frame(frame)
 
     def _frame(self, frame: bytes) -> None:
-        if self._state is State.PASSING and is_plain(frame, calls=self._options.tool is not None):
+        name, data = read_frame(frame)
+        is_plain = data and self._state is State.PASSING and name != _ERROR and is_text(data)
+        if is_plain and self._round.can_wait(data or b"", frame):
             self._outlet.let_plain(frame)
             return
-        name, data = read_frame(frame)
         self._piece = Piece(frame)
-        if data is not None and data.lstrip().startswith(_DONE):
+        if is_done(data):
             self._round.is_done = True
             self._settle_names()
             self._step(On.DONE)
             return
         chunk = read_chunk(data) if data else None
-        if name == b"error" or (chunk is not None and chunk.is_error):
+        if name == _ERROR or (chunk is not None and chunk.is_error):
             self._step(On.ERROR)
         elif chunk is None:
             self._step(On.NOISE)
@@ -177,7 +181,7 @@ class Interceptor:
         running = self._round
         if chunk.usage is not None:
             running.usage, running.usage_chunk = chunk.usage, chunk
-        routes = running.calls.add(chunk.calls) if self._takes_calls(chunk) else ()
+        routes = running.route(chunk.calls) if self._takes_calls(chunk) else ()
         self._piece = Piece(frame, chunk, tuple(routes))
         self._step(On.USAGE if chunk.is_usage_only else self._look())
         is_finish = chunk.finish is not None and running.finish is None
@@ -240,17 +244,11 @@ class Interceptor:
         """Take the end of the connection."""
         self._message = message
         rest = self._splitter.close()
-        is_half = bool(rest) and not self._is_whole(rest)
+        is_half = bool(rest) and not (self._round.is_done or is_whole_event(rest))
         if rest and not is_half:
             self._is_unterminated = True
             self._frame(rest)
         self._step(self._verdict(is_half=is_half))
-
-    def _is_whole(self, rest: bytes) -> bool:
-        if self._round.is_done or is_harmless_rest(rest):
-            return True
-        data = read_frame(rest).data or b""
-        return data.strip() == _DONE or read_object(data) is not None
 
     def _verdict(self, *, is_half: bool) -> On:
         """Return what the end of the connection is the end of."""
@@ -267,6 +265,7 @@ class Interceptor:
     def _outcome(self) -> On:
         """Return what a round of a spliced turn was."""
         running = self._round
+        running.calls.settle_names()
         self._outlet.overdue()
         if not running.reads():
             return On.LAST if running.has_ended() else On.CUT

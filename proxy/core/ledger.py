@@ -114,9 +114,7 @@ class Ledger:
     `stored` is how many of the entries the store is known to hold: all, except in a branch that was made just now.
     """
 
-    def __init__(
-        self, identity: str, entries: Sequence[AnyEntry | None] = (), stored: int | None = None
-    ) -> None:
+    def __init__(self, identity: str, entries: Sequence[AnyEntry | None] = (), stored: int | None = None) -> None:
         self.id = identity
         self.entries: tuple[AnyEntry | None, ...] = tuple(entries)
         self.stored = len(self.entries) if stored is None else stored

@@ -13,7 +13,7 @@ from proxy.core.sse import Splitter, read_frame, write_frame
 from proxy.core.wire.chat_stream import Chunk, Splice, read_chunk
 
 _DONE: Final = b"data: [DONE]\n\n"
-_KEPT_BYTES: Final = 1 << 20  # frames kept unread; longer answers are read as they go
+_KEPT_BYTES: Final = 4 << 20  # frames kept unread; longer answers are read as they go
 
 
 class Piece(NamedTuple):
@@ -158,3 +158,4 @@ class Outlet:
             if chunk is not None:
                 self._splice.passed(chunk)
                 running.draft.add(chunk.delta)
+        running.route(())

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Raw
 
-from proxy.core.calls import Call, Calls, Owner
+from proxy.core.calls import Call, Calls, Owner, Route
 from proxy.core.ledger import HiddenTurn
 from proxy.core.signals import ToolUse
+from proxy.core.sse import read_frame
 from proxy.core.wire.chat_body import Answer
 from proxy.core.wire.chat_message import Draft, join_messages, texts_of, with_calls
-from proxy.core.wire.chat_stream import Chunk
+from proxy.core.wire.chat_stream import Chunk, has_calls, has_head, read_chunk
 from proxy.core.wire.raw import NULL, Fields, is_empty, read_text, write
 
 # Finish reasons under which the calls of the turn are not carried out: the model was stopped while it wrote.
@@ -37,10 +38,12 @@ class Round:
     """One upstream answer, as far as it has come."""
 
     def __init__(self, tool: str | None) -> None:
+        self._tool = tool
         self.calls = Calls(tool)
         self.draft = Draft()
         self.kept: list[bytes] = []  # frames that left as they came, read when a call of ours shows up
         self.kept_bytes = 0
+        self._deferred: list[bytes] = []
         self.finish: str | None = None
         self.ending: Chunk | None = None  # the chunk with the finish, while it is held back
         self.is_bare = False  # the client got something of the chunk edited last
@@ -50,6 +53,27 @@ class Round:
         self.usage_chunk: Chunk | None = None
         self.is_done = False  # [DONE] was seen
         self.answer: Answer | None = None  # when it came as a whole body
+
+    def can_wait(self, data: bytes, frame: bytes) -> bool:
+        """Say whether chunks show nothing of ours, so that they can leave unread.
+
+        They hold no call, or a piece of one where all calls so far are the client's; then reading it is put off.
+        """
+        if self._tool is None or not has_calls(data):
+            return True
+        is_theirs = self.calls.are_theirs() and not has_head(data)
+        if is_theirs:
+            self._deferred.append(frame)
+        return is_theirs
+
+    def route(self, entries: Iterable[Raw]) -> list[Route]:
+        """Give deltas to their calls, those first that were put off."""
+        deferred, self._deferred = self._deferred, []
+        for frame in deferred:
+            chunk = read_chunk(read_frame(frame).data or b"")
+            if chunk is not None:
+                self.calls.add(chunk.calls)
+        return self.calls.add(entries)
 
     def keep_ending(self, chunk: Chunk | None) -> None:
         """Hold the chunk with the finish back until the round has ended."""

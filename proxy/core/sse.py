@@ -109,7 +109,7 @@ def read_frame(frame: bytes) -> Fields:
         if not after.strip(b"\n"):
             return Fields(b"", line[5:].removeprefix(b" "))
     name, lines = b"", []
-    for line in _LINE_END.split(frame):
+    for line in _LINE_END.split(frame) if b"\r" in frame else frame.split(b"\n"):
         field, _, value = line.partition(b":")
         if field == b"data":
             lines.append(value.removeprefix(b" "))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Final, TypeAlias
 
 from litestar import Litestar, Request, Response, Router, delete, get, route
@@ -77,11 +78,11 @@ def control_handlers(store: Store, secret: bytes, settings: Callable[[], Setting
         )(control.show_original),
         delete("/originals/{ref:str}", summary="Erase an original", responses=_failures(404))(control.erase_original),
     ]
-    schema = _schema(shown)
+    schema = cache(partial(_schema, shown))  # takes 30 ms, which few processes have to spend
 
     @get("/openapi.json", include_in_schema=False, media_type="application/json")
     async def openapi() -> bytes:
-        return schema
+        return schema()
 
     routes = [*shown, openapi]
     router = Router(

@@ -115,7 +115,7 @@ class Backlog:
             return max(batch.newest.get((tenant, ledger), 0) for batch in self._batches())
 
     def _batches(self) -> Iterator[Batch]:
-        """The batches, oldest first."""
+        """Yield the batches, oldest first."""
         if self._flying is not None:
             yield self._flying
         yield self._filling

@@ -227,9 +227,7 @@ class Store(Protocol):
     async def erase_original(self, tenant: str | None, ref: str) -> bool:
         """Drop an original for good: its ref is refused from now on. Confirmed; False if there was none."""
 
-    async def list_originals(
-        self, tenant: str | None, ledger: str | None, page: PageRequest
-    ) -> Page[Original]:
+    async def list_originals(self, tenant: str | None, ledger: str | None, page: PageRequest) -> Page[Original]:
         """List originals, last stored first; of one ledger, all that it holds, each with that ledger's id."""
 
     async def touch_originals(self, tenant: str, refs: Sequence[str]) -> None:
@@ -299,6 +297,5 @@ def _decode_cursor(cursor: str) -> int:
     except (ValueError, binascii.Error):
         position = -1
     if not 0 <= position < 1 << 63:
-        message = "cursor is not one that a list has given"
-        raise BadRequest(message, param="cursor")
+        raise BadRequest("cursor is not one that a list has given", param="cursor")
     return position

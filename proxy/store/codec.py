@@ -48,10 +48,8 @@ def unpack(stored: bytes) -> bytes:
     if stored[:1] == PLAIN:
         return stored[1:]
     if stored[:1] != ZSTD:
-        message = "the store holds a value in a form that this version does not know"
-        raise Unavailable(message)
+        raise Unavailable("the store holds a value in a form that this version does not know")
     try:
         return zstd.decompress(memoryview(stored)[1:])
     except zstd.ZstdError as error:
-        message = "the store holds a damaged value"
-        raise Unavailable(message) from error
+        raise Unavailable("the store holds a damaged value") from error

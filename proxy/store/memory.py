@@ -70,9 +70,7 @@ class Kept(Struct):
 
     def shown(self, ledger: str | None = None) -> Original:
         """Return it as the store shows it, as held by a ledger or by its first holder."""
-        return structs.replace(
-            self.original, ledger=next(iter(self.holders), "") if ledger is None else ledger
-        )
+        return structs.replace(self.original, ledger=next(iter(self.holders), "") if ledger is None else ledger)
 
 
 class MemoryStore:
@@ -162,9 +160,7 @@ class MemoryStore:
             self._erased[kept.tenant, ref] = True
         return bool(found)
 
-    async def list_originals(
-        self, tenant: str | None, ledger: str | None, page: PageRequest
-    ) -> Page[Original]:
+    async def list_originals(self, tenant: str | None, ledger: str | None, page: PageRequest) -> Page[Original]:
         """List originals without their bytes."""
         found = [
             kept
@@ -260,9 +256,7 @@ class MemoryStore:
         known = self._ledgers.get((tenant, ledger))
         if known is None:
             return []
-        return [
-            Recorded(index, known.record[index]) for index in sorted(known.record) if start <= index < stop
-        ]
+        return [Recorded(index, known.record[index]) for index in sorted(known.record) if start <= index < stop]
 
     async def list_sessions(self, tenant: str | None, page: PageRequest) -> Page[Session]:
         """List sessions."""

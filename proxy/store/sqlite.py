@@ -80,9 +80,7 @@ class SqliteStore:
             packed = await self._reader.away(lambda: _pack(originals))
         else:
             packed = _pack(originals)
-        return await self._writer.submit(
-            lambda db: self._changes.put_originals(db, tenant, packed), durable=False
-        )
+        return await self._writer.submit(lambda db: self._changes.put_originals(db, tenant, packed), durable=False)
 
     async def get_original(self, tenant: str | None, ref: str) -> Original | Erased | None:
         """Read an original in a thread; a tenant's reading renews it."""
@@ -102,9 +100,7 @@ class SqliteStore:
         """Drop an original for good."""
         return await self._writer.submit(lambda db: erase_original(db, tenant, ref, self._clock()))
 
-    async def list_originals(
-        self, tenant: str | None, ledger: str | None, page: PageRequest
-    ) -> Page[Original]:
+    async def list_originals(self, tenant: str | None, ledger: str | None, page: PageRequest) -> Page[Original]:
         """List originals without their bytes."""
         return await self._reader.read(lambda db: queries.list_originals(db, tenant, ledger, page))
 
@@ -117,9 +113,7 @@ class SqliteStore:
 
     async def find_tips(self, tenant: str, keys: Sequence[bytes]) -> list[Tip]:
         """Look keys up in the backlog and then in the file, on the event loop."""
-        behind = bool(
-            self._backlog
-        )  # asked before the file is: what has left the backlog by then is in the file
+        behind = bool(self._backlog)  # asked before the file is: what has left the backlog by then is in the file
         waiting = self._backlog.find(tenant, keys) if behind else {}
         owner = self._reader.owner(tenant)
         tips = queries.find_tips(self._reader, owner, keys) if owner is not None else {}

@@ -98,9 +98,7 @@ class Changes:
 
     # -- originals
 
-    def put_originals(
-        self, connection: sqlite3.Connection, tenant: str, packed: Sequence[Packed]
-    ) -> frozenset[str]:
+    def put_originals(self, connection: sqlite3.Connection, tenant: str, packed: Sequence[Packed]) -> frozenset[str]:
         """Store what is new, renew what is known, hold all of it; returns the refs that are erased."""
         owner = tenant_id(connection, tenant)
         erased = frozenset(p.original.ref for p in packed if _is_erased(connection, owner, p.original.ref))
@@ -116,9 +114,7 @@ class Changes:
             known[ref] = _insert_original(connection, owner, made, now)
         for ref, number in known.items():
             if ref not in new:
-                connection.execute(
-                    "UPDATE original SET renewed = max(renewed, ?) WHERE id = ?", (now, number)
-                )
+                connection.execute("UPDATE original SET renewed = max(renewed, ?) WHERE id = ?", (now, number))
         ledgers = dict.fromkeys(p.original.ledger for p in wanted)
         holders = {name: _use_ledger(connection, owner, name, now) for name in ledgers}
         connection.executemany(
@@ -133,8 +129,7 @@ class Changes:
         if quota is not None and size_bytes:
             row = connection.execute("SELECT kept_bytes FROM tenant WHERE id = ?", (owner,)).fetchone()
             if row[0] + size_bytes > quota:
-                message = "the tenant has used up what it may store"
-                raise Full(message)
+                raise Full("the tenant has used up what it may store")
         connection.execute("UPDATE tenant SET kept_bytes = kept_bytes + ? WHERE id = ?", (size_bytes, owner))
 
     # -- ledgers
@@ -147,8 +142,7 @@ class Changes:
         ).fetchone()
         version = row[0] if row else 0
         if version != wanted.at:
-            message = f"the ledger holds {version} entries, not {wanted.at}"
-            raise Conflict(message, version=version)
+            raise Conflict(f"the ledger holds {version} entries, not {wanted.at}", version=version)
         ledger = _use_ledger(connection, owner, wanted.ledger, self._clock())
         base = (ledger << SLOT_BITS) + wanted.at
         connection.executemany(

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 
 from proxy.store.sqlite_schema import SLOT_BITS
 
-STEP_LEDGERS = 20
-STEP_ORIGINALS = 100
+STEP_THINGS = 100
+STEP_BYTES = 8 * 1024 * 1024
 STEP_TIPS = 10_000
 BEFORE_ALL_TIPS = -(1 << 63)
 
+_IDLE_LEDGERS = "SELECT id, entry_bytes + record_bytes FROM ledger WHERE renewed < ? LIMIT ?"
+_IDLE_ORIGINALS = "SELECT id, size_bytes FROM original WHERE renewed < ? LIMIT ?"
 _SLICE = "SELECT max(id) FROM (SELECT id FROM tip WHERE id > ? ORDER BY id LIMIT ?)"
 _SWEEP = "DELETE FROM tip WHERE id > ? AND id <= ? AND ledger NOT IN (SELECT id FROM ledger)"
 
@@ -29,17 +31,14 @@ def erase_original(connection: sqlite3.Connection, tenant: str | None, ref: str,
         (ref, tenant),
     ).fetchall()
     _drop_originals(connection, [number for number, _ in rows])
-    connection.executemany(
-        "INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", [(ref, owner, now) for _, owner in rows]
-    )
+    connection.executemany("INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", [(ref, owner, now) for _, owner in rows])
     return bool(rows)
 
 
 def delete_session(connection: sqlite3.Connection, tenant: str | None, session: str) -> bool:
     """Drop a session and the originals that nobody else holds; False if there is none."""
     rows = connection.execute(
-        "SELECT l.id FROM ledger l JOIN tenant t ON t.id = l.tenant "
-        "WHERE l.name = ?1 AND (?2 IS NULL OR t.name = ?2)",
+        "SELECT l.id FROM ledger l JOIN tenant t ON t.id = l.tenant WHERE l.name = ?1 AND (?2 IS NULL OR t.name = ?2)",
         (session, tenant),
     ).fetchall()
     for (ledger,) in rows:
@@ -55,16 +54,26 @@ def delete_session(connection: sqlite3.Connection, tenant: str | None, session: 
 
 def expire_step(connection: sqlite3.Connection, before: float) -> int:
     """Drop some of what was last used before a time; returns how much, 0 when nothing is left."""
-    ledgers = connection.execute(
-        "SELECT id FROM ledger WHERE renewed < ? LIMIT ?", (before, STEP_LEDGERS)
-    ).fetchall()
-    for (ledger,) in ledgers:
+    ledgers = connection.execute(_IDLE_LEDGERS, (before, STEP_THINGS)).fetchall()
+    originals = connection.execute(_IDLE_ORIGINALS, (before, STEP_THINGS)).fetchall()
+    gone = _some(ledgers)
+    for ledger in gone:
         _drop_ledger(connection, ledger)
-    originals = connection.execute(
-        "SELECT id FROM original WHERE renewed < ? LIMIT ?", (before, STEP_ORIGINALS)
-    ).fetchall()
-    _drop_originals(connection, [number for (number,) in originals])
-    return len(ledgers) + len(originals)
+    gone_too = _some(originals)
+    _drop_originals(connection, gone_too)
+    return len(gone) + len(gone_too)
+
+
+def _some(rows: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the numbers of the first things that together are not too large, at least of one."""
+    numbers: list[int] = []
+    room = STEP_BYTES
+    for number, size_bytes in rows:
+        if numbers and size_bytes > room:
+            break
+        room -= size_bytes
+        numbers.append(number)
+    return numbers
 
 
 def sweep_tips(connection: sqlite3.Connection, after: int) -> int | None:
@@ -83,8 +92,9 @@ def _drop_ledger(connection: sqlite3.Connection, ledger: int) -> None:
     connection.execute("DELETE FROM record WHERE slot BETWEEN ? AND ?", span)
     connection.execute("DELETE FROM hold WHERE ledger = ?", (ledger,))
     connection.execute(
-        "UPDATE tenant SET kept_bytes = kept_bytes - l.entry_bytes, record_bytes = tenant.record_bytes - l.record_bytes "
-        "FROM (SELECT tenant AS owner, entry_bytes, record_bytes FROM ledger WHERE id = ?) l WHERE tenant.id = l.owner",
+        "UPDATE tenant SET kept_bytes = kept_bytes - gone.kept, record_bytes = record_bytes - gone.record "
+        "FROM (SELECT tenant, entry_bytes AS kept, record_bytes AS record FROM ledger WHERE id = ?) gone "
+        "WHERE tenant.id = gone.tenant",
         (ledger,),
     )
     connection.execute("DELETE FROM ledger WHERE id = ?", (ledger,))
@@ -93,8 +103,8 @@ def _drop_ledger(connection: sqlite3.Connection, ledger: int) -> None:
 def _drop_originals(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
     for number in numbers:
         connection.execute(
-            "UPDATE tenant SET kept_bytes = kept_bytes - o.size_bytes "
-            "FROM (SELECT tenant AS owner, size_bytes FROM original WHERE id = ?) o WHERE tenant.id = o.owner",
+            "UPDATE tenant SET kept_bytes = kept_bytes - gone.size_bytes "
+            "FROM (SELECT tenant, size_bytes FROM original WHERE id = ?) gone WHERE tenant.id = gone.tenant",
             (number,),
         )
         connection.execute("DELETE FROM body WHERE original = ?", (number,))

@@ -65,9 +65,7 @@ def write_batch(connection: sqlite3.Connection, batch: Batch, options: StoreOpti
         "UPDATE tenant SET record_bytes = record_bytes + ? WHERE id = ?",
         [(account.taken, account.owner) for account in accounts.values() if account.taken],
     )
-    connection.executemany(
-        _RENEW_ORIGINAL, [(at, ref, tenant) for (tenant, ref), at in batch.touches.items()]
-    )
+    connection.executemany(_RENEW_ORIGINAL, [(at, ref, tenant) for (tenant, ref), at in batch.touches.items()])
     return dropped
 
 

@@ -26,11 +26,11 @@ from proxy.store.sqlite_schema import SLOT_BITS
 WIDTHS = (4, 16)
 """How many keys one look-up asks for: fixed, so that the statements stay prepared."""
 
-_FIND_TIPS = {
-    width: "SELECT t.id, t.rest, l.name, t.length, l.version, l.newest FROM tip t JOIN ledger l ON l.id = t.ledger "
-    f"WHERE t.id IN ({', '.join('?' * width)}) AND l.tenant = ?"
-    for width in WIDTHS
-}
+_FIND_TIPS = """
+SELECT t.id, t.rest, l.name, t.length, l.version, l.newest FROM tip t JOIN ledger l ON l.id = t.ledger
+WHERE t.id IN ({}) AND l.tenant = ?
+"""
+_FIND = {width: _FIND_TIPS.format(", ".join("?" * width)) for width in WIDTHS}
 _LOAD_LEDGER = """
 SELECT e.data FROM ledger l JOIN entry e ON e.slot BETWEEN (l.id << 24) + ? AND ((l.id + 1) << 24) - 1
 WHERE l.name = ? AND l.tenant = ? ORDER BY e.slot
@@ -39,8 +39,18 @@ _LOAD_RECORD = """
 SELECT r.slot, r.data FROM ledger l JOIN record r ON r.slot BETWEEN (l.id << 24) + ? AND (l.id << 24) + ?
 WHERE l.name = ? AND l.tenant = ? ORDER BY r.slot
 """
-_FIRST_HOLDER = "SELECT l.name FROM hold h JOIN ledger l ON l.id = h.ledger WHERE h.original = o.id ORDER BY h.seq LIMIT 1"
-_ORIGINAL = "o.ref, {holder}, o.kind, o.tool, o.tokens, o.lines, o.size_bytes, o.created"
+_ORIGINAL = """
+SELECT o.id, o.ref, (
+        SELECT l.name FROM hold h JOIN ledger l ON l.id = h.ledger WHERE h.original = o.id ORDER BY h.seq LIMIT 1),
+    o.kind, o.tool, o.tokens, o.lines, o.size_bytes, o.created
+FROM original o JOIN tenant t ON t.id = o.tenant
+"""
+_HELD = """
+SELECT o.id, o.ref, l.name, o.kind, o.tool, o.tokens, o.lines, o.size_bytes, o.created
+FROM ledger l JOIN tenant t ON t.id = l.tenant
+    CROSS JOIN hold h ON h.ledger = l.id CROSS JOIN original o ON o.id = h.original  -- from the few to the many
+"""
+_TOMBSTONE = "SELECT e.ref FROM erased e JOIN tenant t ON t.id = e.tenant"
 _SESSION = """
 SELECT l.id, l.name, t.name, l.key, l.created, l.used, l.model, l.format, l.preset, l.calls, l.messages,
     l.received_tokens, l.sent_tokens, l.edits, l.compactions, l.reads,
@@ -66,9 +76,7 @@ def find_tips(reader: Reader, owner: int, keys: Sequence[bytes]) -> dict[bytes, 
         ids = [half ^ mix for half in halves[::2]]
         known = {number: (key, rest) for number, key, rest in zip(ids, some, halves[1::2], strict=True)}
         padded = ids + ids[-1:] * (width - len(ids))
-        for number, rest, ledger, length, version, newest in reader.glance(
-            _FIND_TIPS[width], (*padded, owner)
-        ):
+        for number, rest, ledger, length, version, newest in reader.glance(_FIND[width], (*padded, owner)):
             key, wanted = known[number]
             if rest == wanted:
                 found[key] = Tip(key, ledger, length, version, newest)
@@ -87,9 +95,7 @@ def load_entries(reader: Reader, owner: int, ledger: str, after: int) -> list[by
     return [data for (data,) in reader.glance(_LOAD_LEDGER, (after, ledger, owner))]
 
 
-def load_record(
-    connection: sqlite3.Connection, owner: int, ledger: str, span: tuple[int, int]
-) -> list[Recorded]:
+def load_record(connection: sqlite3.Connection, owner: int, ledger: str, span: tuple[int, int]) -> list[Recorded]:
     """Return the recorded messages from the first index of `span` up to, not including, the second."""
     start, stop = max(span[0], 0), min(span[1], 1 << SLOT_BITS)
     if start >= stop:
@@ -101,20 +107,12 @@ def load_record(
 
 def get_original(connection: sqlite3.Connection, tenant: str | None, ref: str) -> Original | Erased | None:
     """Return an original with its bytes, or its tombstone."""
-    row = connection.execute(
-        f"SELECT {_ORIGINAL.format(holder=f'({_FIRST_HOLDER})')}, b.data FROM original o "
-        "JOIN tenant t ON t.id = o.tenant JOIN body b ON b.original = o.id "
-        "WHERE o.ref = ?1 AND (?2 IS NULL OR t.name = ?2) LIMIT 1",
-        (ref, tenant),
-    ).fetchone()
-    if row is not None:
-        return _original(row[:-1], unpack(row[-1]))
-    erased = connection.execute(
-        "SELECT 1 FROM erased e JOIN tenant t ON t.id = e.tenant "
-        "WHERE e.ref = ?1 AND (?2 IS NULL OR t.name = ?2) LIMIT 1",
-        (ref, tenant),
-    ).fetchone()
-    return None if erased is None else Erased(ref)
+    rows = _select(connection, _ORIGINAL, {"o.ref = ?": ref, "t.name = ?": tenant}, "LIMIT 1")
+    for number, *about in rows:
+        (body,) = connection.execute("SELECT data FROM body WHERE original = ?", (number,)).fetchone()
+        return _original(about, unpack(body))
+    erased = _select(connection, _TOMBSTONE, {"e.ref = ?": ref, "t.name = ?": tenant}, "LIMIT 1")
+    return Erased(ref) if erased else None
 
 
 def missing_originals(connection: sqlite3.Connection, owner: int, refs: Sequence[str]) -> frozenset[str]:
@@ -130,26 +128,23 @@ def list_originals(
     connection: sqlite3.Connection, tenant: str | None, ledger: str | None, page: PageRequest
 ) -> Page[Original]:
     """Return originals, last stored first; with a ledger, those that it holds."""
-    holder = f"({_FIRST_HOLDER})" if ledger is None else "l.name"
-    tables = "original o JOIN tenant t ON t.id = o.tenant"
-    if ledger is not None:
-        tables += " JOIN hold h ON h.original = o.id JOIN ledger l ON l.id = h.ledger"
     where = {"t.name = ?": tenant, "l.name = ?": ledger, "o.id < ?": page.position}
-    query = f"SELECT o.id, {_ORIGINAL.format(holder=holder)} FROM {tables}"
-    rows = _page(connection, query, where, page.size)
+    rows = _select(
+        connection, _ORIGINAL if ledger is None else _HELD, where, f"ORDER BY o.id DESC LIMIT {page.size + 1}"
+    )
     return Page([_original(row[1:]) for row in rows[: page.size]], _next(rows, page.size))
 
 
 def list_sessions(connection: sqlite3.Connection, tenant: str | None, page: PageRequest) -> Page[Session]:
     """Return sessions, last created first."""
     where = {"t.name = ?": tenant, "l.id < ?": page.position}
-    rows = _page(connection, _SESSION, where, page.size)
+    rows = _select(connection, _SESSION, where, f"ORDER BY l.id DESC LIMIT {page.size + 1}")
     return Page([Session(*row[1:]) for row in rows[: page.size]], _next(rows, page.size))
 
 
 def get_session(connection: sqlite3.Connection, tenant: str | None, session: str) -> Session | None:
     """Return a session; the administration gets the last created one of that id."""
-    rows = _page(connection, _SESSION, {"l.name = ?": session, "t.name = ?": tenant}, 1)
+    rows = _select(connection, _SESSION, {"l.name = ?": session, "t.name = ?": tenant}, "ORDER BY l.id DESC LIMIT 1")
     return Session(*rows[0][1:]) if rows else None
 
 
@@ -165,19 +160,17 @@ def stats(connection: sqlite3.Connection, dropped: int) -> StoreStats:
     return StoreStats(originals, stored_bytes, sessions, dropped)
 
 
-def _page(connection: sqlite3.Connection, query: str, where: dict[str, Any], size: int) -> list[Row]:
-    """Return one row more than asked for, newest first, under those conditions that have a value."""
+def _select(connection: sqlite3.Connection, query: str, where: dict[str, Any], tail: str) -> list[Row]:
+    """Return the rows under those conditions that have a value; all text is ours, all values are bound."""
     given = {condition: value for condition, value in where.items() if value is not None}
-    newest = "o" if "FROM original o" in query else "l"
-    conditions = f" WHERE {' AND '.join(given)}" if given else ""
-    query = f"{query}{conditions} ORDER BY {newest}.id DESC LIMIT ?"
-    return connection.execute(query, (*given.values(), size + 1)).fetchall()
+    conditions = f"WHERE {' AND '.join(given)}" if given else ""
+    return connection.execute(f"{query} {conditions} {tail}", tuple(given.values())).fetchall()
 
 
 def _next(rows: Sequence[Row], size: int) -> str | None:
     return encode_cursor(rows[size - 1][0]) if len(rows) > size else None
 
 
-def _original(row: Row, data: bytes = b"") -> Original:
+def _original(row: Sequence[Any], data: bytes = b"") -> Original:
     ref, ledger, kind, tool, tokens, lines, size_bytes, created = row
     return Original(ref, ledger or "", kind, tool, tokens, lines, size_bytes, created, data)

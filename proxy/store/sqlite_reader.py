@@ -37,6 +37,7 @@ class Reader:
         self._idle: list[tuple[int, sqlite3.Connection]] = []
         self._owners: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._closed = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
 
     def owner(self, tenant: str) -> int | None:
@@ -53,6 +54,8 @@ class Reader:
 
     def glance(self, query: str, parameters: Sequence[object]) -> list[Row]:
         """Return the rows of a short query, at once; only for the event loop's thread."""
+        if self._closed:
+            raise Unavailable("the store is closed")
         current = self._generation()
         try:
             if self._glance is None or self._glance[0] != current:
@@ -74,15 +77,13 @@ class Reader:
 
     async def away(self, work: Callable[[], T]) -> T:
         """Run something that takes long in a thread; raises Unavailable if it takes too long."""
+        if self._closed:
+            raise Unavailable("the store is closed")
         try:
             async with asyncio.timeout(ANSWER):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except TimeoutError:
-            message = "the disk of the store does not answer"
-            raise Unavailable(message) from None
-        except RuntimeError as error:  # the threads are gone
-            message = "the store is closed"
-            raise Unavailable(message) from error
+            raise Unavailable("the disk of the store does not answer") from None
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -90,7 +91,9 @@ class Reader:
         except (sqlite3.Error, OSError) as error:
             raise explain(error) from error
         try:
+            connection.execute("BEGIN")  # all that one call reads is of one moment
             result = work(connection)
+            connection.execute("COMMIT")
         except BaseException as error:
             _close(connection)
             if isinstance(error, sqlite3.Error | OSError):
@@ -115,6 +118,7 @@ class Reader:
 
     def close(self) -> None:
         """Let go of the threads and of all connections."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._drop_glance()
         with self._lock:

@@ -89,9 +89,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 def connect_reader(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     """Open an existing file for reading only."""
     address = f"file:{quote(str(path))}?mode=rw"  # not mode=ro: a reader of WAL takes part in its index
-    connection = sqlite3.connect(
-        address, uri=True, timeout=patience, isolation_level=None, check_same_thread=False
-    )
+    connection = sqlite3.connect(address, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA query_only=ON")
     return connection
 
@@ -115,19 +113,17 @@ def prepare(
 ) -> None:
     """Create the tables, or bring older ones up to date; raises ConfigError for a file that is not ours to touch."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        message = (
-            f"store.url: SQLite {sqlite3.sqlite_version} is too old; Python needs 3.35 or newer for sqlite:"
-        )
-        raise ConfigError(message, param="store.url")
+        found = sqlite3.sqlite_version
+        raise ConfigError(f"store.url: Python uses SQLite {found}; 3.35 or newer is needed", param="store.url")
     if _schema_of(connection) == schema:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = _schema_of(connection)
-        if found is None:
+        older = _schema_of(connection)
+        if older is None:
             _create(connection, schema)
         else:
-            _migrate(connection, found, schema, migrations)
+            _migrate(connection, older, schema, migrations)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
@@ -143,8 +139,10 @@ def _schema_of(connection: sqlite3.Connection) -> int | None:
     if {"meta", "ledger", "original"} <= tables:
         row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
     if row is None:
-        message = "store.url: the file is an SQLite database, but not a store of ullage; choose another file"
-        raise ConfigError(message, param="store.url")
+        raise ConfigError(
+            "store.url: the file is an SQLite database, but not a store of ullage; choose another file",
+            param="store.url",
+        )
     return int(row[0])
 
 
@@ -154,9 +152,7 @@ def _create(connection: sqlite3.Connection, schema: int) -> None:
     connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
 
 
-def _migrate(
-    connection: sqlite3.Connection, found: int, schema: int, migrations: Mapping[int, Migration]
-) -> None:
+def _migrate(connection: sqlite3.Connection, found: int, schema: int, migrations: Mapping[int, Migration]) -> None:
     if found > schema:
         message = (
             f"store.url: the file has schema {found}, this version knows {schema}; "
@@ -165,10 +161,10 @@ def _migrate(
         raise ConfigError(message, param="store.url")
     for step in range(found, schema):
         if step not in migrations:
-            message = (
-                f"store.url: the file has schema {found}, which this version cannot bring up to {schema}"
+            raise ConfigError(
+                f"store.url: the file has schema {found}, which this version cannot bring up to {schema}",
+                param="store.url",
             )
-            raise ConfigError(message, param="store.url")
         migrations[step](connection)
     connection.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (schema,))
 
@@ -194,5 +190,5 @@ def explain(error: Exception) -> StoreError:
 
 
 def _primary(error: Exception) -> int:
-    """The primary result code; errors of the Python side have none."""
+    """Return the primary result code; errors of the Python side have none."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF

@@ -87,8 +87,9 @@ class Writer:
     # -- called on the event loop
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless it runs already."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def wake(self) -> None:
         """Say that the backlog is no longer empty."""
@@ -111,8 +112,7 @@ class Writer:
         awaited = Awaited(change, durable, loop, loop.create_future())
         with self._lock:
             if self._closing or not self._thread.is_alive():
-                message = "the store is closed"
-                raise Unavailable(message)
+                raise Unavailable("the store is closed")
             self._queue.append(awaited)
         self._urgent.set()
         self._work.set()
@@ -120,8 +120,7 @@ class Writer:
             async with asyncio.timeout(ANSWER):
                 value: T = await awaited.future
         except TimeoutError:
-            message = "the disk of the store does not answer"
-            raise Unavailable(message) from None
+            raise Unavailable("the disk of the store does not answer") from None
         return value
 
     async def settle(self) -> None:
@@ -264,9 +263,7 @@ def _try(db: sqlite3.Connection, awaited: Awaited) -> None:
     except Exception as error:
         if concerns_all(error):
             raise
-        awaited.error = (
-            error if isinstance(error, ProxyError) else Unavailable(f"the store refuses this: {error}")
-        )
+        awaited.error = error if isinstance(error, ProxyError) else Unavailable(f"the store refuses this: {error}")
         db.execute("ROLLBACK TO change")
     db.execute("RELEASE change")
 

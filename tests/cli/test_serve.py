@@ -83,11 +83,12 @@ def test_wrong_flags_are_told_by_their_name(tmp_path: Path, args: tuple[str, ...
 
 
 @pytest.mark.e2e
-def test_a_taken_port_is_exit_code_1(tmp_path: Path) -> None:
-    """What was asked for failed: the address is named, without a traceback."""
+def test_a_taken_port_is_exit_code_2(tmp_path: Path) -> None:
+    """Another port must be configured: the message names the address and says how, without a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(tmp_path, "serve", "--port", str(port), "--store", "memory:")
-    assert done.returncode == 1
-    assert f"127.0.0.1:{port}" in done.stderr
+    assert done.returncode == 2
+    assert str(port) in done.stderr
+    assert "--port" in done.stderr
     assert "Traceback" not in done.stderr

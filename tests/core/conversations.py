@@ -1,4 +1,4 @@
-"""Random agent conversations, and a session without a store that serves them: for the laws of deciding and rewriting."""
+"""Random agent conversations, and a session without a store that serves them."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ class Session:
         self.chain = chain
         self.ledger = Ledger("ses")
         self.originals: dict[str, str] = {}
+        self.refused: frozenset[str] = frozenset()
         self._known: dict[bytes, int] = {}
         self._memo = FactsMemo(adapter)
         self._planner = Planner(adapter, SECRET, stubs)
@@ -105,6 +106,7 @@ class Session:
             reader=None if situation.obstacle else choose_name(situation.names, self.ledger.reader),
             may_offload=situation.can_be_called,
             has_tools=situation.has_tools,
+            refused=self.refused,
         )
         return self._planner.plan(history, recognition, root, terms)
 

@@ -44,9 +44,7 @@ def test_every_element_is_found_where_it_lies(spelled: tuple[bytes, list[str], d
 
 
 @given(spelled_bodies(), st.data())
-def test_a_change_moves_nothing_else(
-    spelled: tuple[bytes, list[str], dict[str, str]], data: st.DataObject
-) -> None:
+def test_a_change_moves_nothing_else(spelled: tuple[bytes, list[str], dict[str, str]], data: st.DataObject) -> None:
     """Replacing one message and appending a tool changes just that: cutting both out again gives the old bytes."""
     body, messages, fields = spelled
     envelope = open_envelope(body)

@@ -95,13 +95,14 @@ def test_anchors_cover_a_block_and_the_one_before() -> None:
     mine, theirs = history(user("x"), *work), history(user("x"), *other)
     assert not {d for d, _ in mine.anchors(b"k")} & {d for d, _ in theirs.anchors(b"k")}
     trimmed = history(user("clock 12:01"), *work, assistant("more"))
-    assert [d for d, _ in trimmed.anchors(b"k")][:2] == [d for d, _ in mine.anchors(b"k")]
-    assert [stop for _, stop in mine.anchors(b"k")] == [3, 5]
+    assert [d for d, _ in trimmed.anchors(b"k")][:1] == [d for d, _ in mine.anchors(b"k")]
+    assert [stop for _, stop in mine.anchors(b"k")] == [5]
 
 
-def test_a_lone_answer_is_no_anchor() -> None:
-    """One assistant text alone identifies nobody."""
+def test_a_lone_block_is_no_anchor() -> None:
+    """Neither one answer nor one first step under another task identifies anybody."""
     assert history(user("x"), assistant("ok"), user("y")).anchors(b"k") == []
+    assert history(user("x"), assistant(None, ("z", "f")), tool("z", "r"), user("y")).anchors(b"k") == []
 
 
 def test_facts_are_made_once() -> None:

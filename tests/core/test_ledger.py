@@ -21,9 +21,7 @@ from proxy.core.ledger import (
     make_root,
 )
 
-TURN = HiddenTurn(
-    rounds=(b'{"role":"assistant"}',), visible=b"{}", shown={"content": "a"}, calls=((1, b"{}"),)
-)
+TURN = HiddenTurn(rounds=(b'{"role":"assistant"}',), visible=b"{}", shown={"content": "a"}, calls=((1, b"{}"),))
 
 
 def offloaded(exact: bytes = b"e", since: int = 0, ref: str = "off_a") -> Offloaded:

@@ -7,9 +7,7 @@ from proxy.core.policy import Candidate, View
 
 def candidate(message: int, size: int, block: int | None = None) -> Candidate:
     """A result of this size."""
-    return Candidate(
-        message=message, at=-1, kind="result", exact=bytes([message]), size_bytes=size, block=block
-    )
+    return Candidate(message=message, at=-1, kind="result", exact=bytes([message]), size_bytes=size, block=block)
 
 
 def view(*candidates: Candidate, counted: list[int] | None = None) -> View:

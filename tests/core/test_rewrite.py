@@ -17,7 +17,8 @@ from tests.core.test_ledger import offloaded
 ADAPTER = ChatAdapter()
 ODD = (
     b'{"temperature":1.0,"messages":[ {"content":"x \\u00e9", "role":"user","zz":{"b":1.0}},\n'
-    b'{"role":"assistant","content":"say: done"} , {"role":"tool","content":"LARGE","tool_call_id":"z"}],"seed":12345678901234567890}'
+    b'{"role":"assistant","content":"say: done"} , {"role":"tool","content":"LARGE","tool_call_id":"z"}],'
+    b'"seed":12345678901234567890}'
 )
 
 

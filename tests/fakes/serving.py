@@ -33,7 +33,7 @@ class NoStore:
         """Find nothing wrong."""
 
 
-def parts(upstream_url: str, gateway: Gateway | None = None, **more: Any) -> Parts:  # noqa: ANN401
+def parts(upstream_url: str, gateway: Gateway | None = None, **more: Any) -> Parts:
     """Return what a relay is made of; `more` are fields of Parts."""
     transport = Transport()
     provider = Provider(make_target(upstream_url, Reach(connect_seconds=2, read_seconds=10), {}), "sk-configured")

@@ -9,12 +9,10 @@ from policies.offload_results import OffloadResults
 from tests.core.test_policy import candidate, view
 
 
-def taken(
-    policy: OffloadResults, *sizes: int, block: int | None = 0, tool: str | None = None
-) -> list[tuple[int, str]]:
+def taken(policy: OffloadResults, *sizes: int, block: int | None = 0, tool: str | None = None) -> list[tuple[int, str]]:
     """Messages that the policy takes of results with these sizes in tokens, with its reason."""
     shown = view(*[msgspec.structs.replace(candidate(i, s, block), tool=tool) for i, s in enumerate(sizes)])
-    out = []
+    out: list[tuple[int, str]] = []
     for edit in policy.edits(shown):
         shown.taken.add((edit.candidate.message, edit.candidate.at))
         out.append((edit.candidate.message, edit.reason))
@@ -28,7 +26,7 @@ def test_only_what_is_over_the_limit_goes() -> None:
 
 def test_parallel_results_are_limited_together() -> None:
     """The largest go until the rest is within the limit, and no more than that."""
-    policy = OffloadResults(over_tokens=1000, per_turn_tokens=100)
+    policy = OffloadResults(over_tokens=100, per_turn_tokens=100)
     assert taken(policy, 60, 90, 30) == [(1, "per_turn_limit")]
     assert taken(policy, 40, 30, 30) == []
     assert taken(policy, 90, 90, 90) == [(0, "per_turn_limit"), (1, "per_turn_limit")]

@@ -63,12 +63,12 @@ class Model:
     # -- room
 
     def kept_bytes(self, tenant: str) -> int:
-        """The room of originals and entries."""
+        """Return the room of originals and entries."""
         originals = sum(k.original.size_bytes for (t, _), k in self.originals.items() if t == tenant)
         return originals + sum(len(e) for (t, _), x in self.ledgers.items() if t == tenant for e in x.entries)
 
     def record_bytes(self, tenant: str) -> int:
-        """The room of the record."""
+        """Return the room of the record."""
         ledgers = [ledger for (t, _), ledger in self.ledgers.items() if t == tenant]
         return sum(len(data) for ledger in ledgers for data in ledger.record.values())
 
@@ -79,8 +79,9 @@ class Model:
         erased = frozenset(o.ref for o in originals if (tenant, o.ref) in self.erased)
         wanted = [o for o in originals if o.ref not in erased]
         new = {o.ref: o.size_bytes for o in wanted if (tenant, o.ref) not in self.originals}
+        more = sum(list(new.values()))
         quota = self.options.stored_bytes
-        if quota is not None and sum(new.values()) and self.kept_bytes(tenant) + sum(new.values()) > quota:
+        if quota is not None and more and self.kept_bytes(tenant) + more > quota:
             raise Full("")
         for original in wanted:
             key = (tenant, original.ref)
@@ -104,7 +105,7 @@ class Model:
 
     @staticmethod
     def shown(kept: Kept, ledger: str | None = None) -> Original:
-        """The original as the store shows it."""
+        """Return an original as the store shows it."""
         return structs.replace(kept.original, ledger=ledger or (kept.holders[0] if kept.holders else ""))
 
     def erase(self, tenant: str | None, ref: str) -> bool:
@@ -135,7 +136,7 @@ class Model:
         known = self.ledgers.get((tenant, name))
         version = len(known.entries) if known else 0
         if version != at:
-            raise Conflict("", version=version)
+            raise Conflict(f"holds {version} entries", version=version)
         ledger = self.use_ledger(tenant, name)
         ledger.entries.extend(entries)
         return ledger

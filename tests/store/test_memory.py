@@ -8,7 +8,8 @@ import pytest
 
 from proxy.store.base import Store, StoreOptions
 from proxy.store.memory import MemoryStore
-from tests.store.suite import Place, StoreLaws, check_against_model
+from tests.store.machine import check_against_model
+from tests.store.suite import Place, StoreLaws
 
 
 class MemoryPlace:

@@ -1,0 +1,1 @@
+"""Wire formats: adapters between raw messages and the neutral history."""

@@ -91,8 +91,7 @@ class ChatAdapter:
             name=name if isinstance(name, str) else None,
             text="\n".join(_shown(part) for part in _parts(message)),
             calls=tuple(
-                HistoryCall(str(c.get("id", "")), _call_name(c), _written_arguments(c))
-                for c in _calls(message)
+                HistoryCall(str(c.get("id", "")), _call_name(c), _written_arguments(c)) for c in _calls(message)
             ),
         )
 
@@ -242,10 +241,8 @@ def _estimate(message: dict[str, Any], raw: bytes) -> int:
     size, media = len(raw), 0
     for part in _parts(message):
         if isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
-            tokens = media_tokens(part)
-            if tokens is not None:
-                media += tokens
-                size -= min(size, _media_bytes(part))
+            media += media_tokens(part)
+            size -= min(size, _media_bytes(part))
     return _MESSAGE_OVERHEAD_TOKENS + media + size // _BYTES_PER_TOKEN
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Raw
 
 from proxy.core.calls import Call
-from proxy.core.wire.raw import NULL, Fields, is_empty, read_any, read_array, read_text, write
+from proxy.core.wire.raw import NULL, Fields, is_empty, read_any, read_text, write
 
 TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 _JOINED: Final = (*TEXTS, "reasoning_details", "thinking_blocks")
@@ -87,12 +87,19 @@ def _join(key: str, values: list[Raw]) -> Raw:
     texts = [read_text(value) for value in values]
     if all(text is not None for text in texts):
         return values[0] if key in _SAID_ONCE else write("".join(text or "" for text in texts))
-    if any(read_array(value) is not None for value in values):
-        return write(_join_items(item for value in values for item in _items_of(read_any(value))))
-    merged = read_any(values[0])
+    try:
+        return write(_join_any(key, [read_any(value) for value in values]))
+    except RecursionError:
+        return values[-1]
+
+
+def _join_any(key: str, values: list[object]) -> object:
+    if any(isinstance(value, list) for value in values):
+        return _join_items(item for value in values for item in _items_of(value))
+    merged = values[0]
     for value in values[1:]:
-        merged = _merge(key, merged, read_any(value))
-    return write(merged)
+        merged = _merge(key, merged, value)
+    return merged
 
 
 def _items_of(value: object) -> list[object]:

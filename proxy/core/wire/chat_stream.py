@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Raw, Struct
 
 from proxy.core.calls import Call, Calls, Owner, Route, index_of
+from proxy.core.sse import is_harmless_rest, read_frame
 from proxy.core.wire.raw import NULL, Fields, is_empty, read_array, read_object, read_text, write
 
 _IDENTITY: Final = ("id", "created", "model", "system_fingerprint")
@@ -28,23 +29,50 @@ _USAGE: Final = re.compile(rb'"usage"\s*:\s*[^n\s]')
 _CALLS: Final = re.compile(rb'"tool_calls"\s*:\s*\[\s*[^\]\s]')
 
 
-def is_plain(data: bytes, *, calls: bool) -> bool:
-    """Say whether whole frames hold text alone: no finish, usage, error, end and (if looked for) no call.
+def is_text(data: bytes) -> bool:
+    """Say whether chunks hold no finish, usage, error or end; what they hold instead is not looked at.
 
-    False is no claim: such frames have to be read. Quotes inside a JSON string are escaped, so text cannot look like a
-    key. One data line per frame is taken for granted only after it was counted.
+    False is no claim: such chunks have to be read. Quotes inside a JSON string are escaped, so text cannot look like a
+    key.
     """
     return (
-        data.startswith(b"data:")
-        and data.endswith(b"\n\n")
-        and b"\r" not in data
-        and data.count(b"\n") == 2 * data.count(b"\n\ndata:") + 2
-        and _FINISH.search(data) is None
+        _FINISH.search(data) is None
         and not (b'"usage"' in data and _USAGE.search(data))
         and b'"error"' not in data
         and b"[DONE]" not in data
-        and not (calls and b'"tool_calls"' in data and _CALLS.search(data))
     )
+
+
+def has_calls(data: bytes) -> bool:
+    """Say whether chunks may hold deltas of tool calls."""
+    return b'"tool_calls"' in data and _CALLS.search(data) is not None
+
+
+def has_head(data: bytes) -> bool:
+    """Say whether a chunk may begin a call or go on with its name: its only id is then not its own."""
+    return b'"name"' in data or data.count(b'"id"') > 1
+
+
+def are_plain_frames(data: bytes) -> bool:
+    """Say whether a read is nothing but whole frames of one data line each."""
+    if not data.startswith(b"data:"):
+        return False
+    lines = data.count(b"\n")
+    if b"\r" in data:
+        frames = data.count(b"\r\n\r\ndata:") + 1
+        return data.endswith(b"\r\n\r\n") and data.count(b"\r") == lines == 2 * frames
+    return data.endswith(b"\n\n") and lines == 2 * data.count(b"\n\ndata:") + 2
+
+
+def is_done(data: bytes | None) -> bool:
+    """Say whether the data of an event is the mark that ends a stream."""
+    return data is not None and data.lstrip().startswith(b"[DONE]")
+
+
+def is_whole_event(rest: bytes) -> bool:
+    """Say whether what came without a blank line after it is no half event."""
+    data = read_frame(rest).data or b""
+    return is_harmless_rest(rest) or data.strip() == b"[DONE]" or read_object(data) is not None
 
 
 class Chunk(Struct, frozen=True):
@@ -65,6 +93,11 @@ class Chunk(Struct, frozen=True):
     def is_usage_only(self) -> bool:
         """A chunk that reports usage and nothing else."""
         return self.usage is not None and not self.choices
+
+    @property
+    def is_text(self) -> bool:
+        """A chunk that needs no edit but for the identity of the stream."""
+        return self.finish is None and self.usage is None and not self.calls and "role" not in self.delta
 
     @property
     def has_delta(self) -> bool:
@@ -139,6 +172,8 @@ class Splice:
         """Return the chunk's data without our calls, a second role, finish and usage; None when that leaves nothing."""
         self._learn(chunk)
         fields = self._with_identity(chunk.fields)
+        if chunk.is_text and fields == chunk.fields:
+            return chunk.data
         if chunk.usage is not None:
             fields["usage"] = NULL
         if chunk.position is None:
@@ -185,17 +220,16 @@ class Splice:
         return bytes(write({**self._identity, "object": "chat.completion.chunk", "choices": [choice]}))
 
     def _with_identity(self, fields: Fields) -> Fields:
-        fields = dict(fields)
-        for key in _IDENTITY:
-            if key in fields and key in self._identity:
-                fields[key] = self._identity[key]
+        if not self._identity:
+            return dict(fields)
+        fields = {key: self._identity.get(key, value) for key, value in fields.items()}
         if "system_fingerprint" not in self._identity:
             fields.pop("system_fingerprint", None)
         return fields
 
     def _learn(self, chunk: Chunk) -> None:
-        """Take the identity from the first chunk of a choice; Azure's first chunk has neither choices nor an id."""
-        if not self._identity and chunk.choices and not is_empty(chunk.fields.get("id")):
+        """Take the identity from the first chunk with a choice; Azure sends one before that has neither."""
+        if not self._identity and chunk.choices:
             self._identity = {key: chunk.fields[key] for key in _IDENTITY if key in chunk.fields}
 
     def _delta(self, chunk: Chunk, routes: Sequence[Route]) -> Fields:

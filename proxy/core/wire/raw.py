@@ -23,7 +23,7 @@ _TEXT: Final = msgspec.json.Decoder(str)
 _ANY: Final = msgspec.json.Decoder()
 _EMPTY: Final = frozenset((b"null", b'""', b"[]", b"{}", b"false", b"0"))
 
-_Unreadable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def read_object(data: bytes) -> Fields | None:
@@ -32,7 +32,7 @@ def read_object(data: bytes) -> Fields | None:
         return _OBJECT.decode(data)
     except msgspec.ValidationError:
         return None
-    except _Unreadable:
+    except _UNREADABLE:
         value = _read_slowly(data)
         return {key: write(item) for key, item in value.items()} if isinstance(value, dict) else None
 
@@ -43,7 +43,7 @@ def read_array(data: bytes) -> list[Raw] | None:
         return _ARRAY.decode(data)
     except msgspec.ValidationError:
         return None
-    except _Unreadable:
+    except _UNREADABLE:
         value = _read_slowly(data)
         return [write(item) for item in value] if isinstance(value, list) else None
 
@@ -56,7 +56,7 @@ def read_text(data: bytes | None) -> str | None:
         return _TEXT.decode(data)
     except msgspec.ValidationError:
         return None
-    except _Unreadable:
+    except _UNREADABLE:
         value = _read_slowly(data)
         return value if isinstance(value, str) else None
 
@@ -65,7 +65,7 @@ def read_any(data: bytes) -> object:
     """Return any JSON value; None for what is no JSON."""
     try:
         return _ANY.decode(data)
-    except _Unreadable:
+    except _UNREADABLE:
         return _read_slowly(data)
 
 

@@ -110,11 +110,7 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 @given(TEXTS, TEXTS)
 def test_a_replaced_string_leaves_the_rest(old: str, new: str) -> None:
     """A string stays a string, all other fields keep their bytes, and the new text is what comes out."""
-    raw = (
-        b'{"zz":{"b":1.0,"a":[]} , "role":"tool","content": '
-        + encode_text(old)
-        + b',"tool_call_id":"\\u00e9"}'
-    )
+    raw = b'{"zz":{"b":1.0,"a":[]} , "role":"tool","content": ' + encode_text(old) + b',"tool_call_id":"\\u00e9"}'
     assert CHAT.text(raw, WHOLE) == old
     changed = CHAT.replace_texts(raw, {WHOLE: new})
     assert CHAT.text(changed, WHOLE) == new
@@ -124,7 +120,7 @@ def test_a_replaced_string_leaves_the_rest(old: str, new: str) -> None:
 
 def test_replaced_parts_stay_parts() -> None:
     """Parts keep their number, order, markers and neighbours."""
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
         {"type": "image_url", "image_url": {"url": "u"}},
         {"type": "text", "text": "b"},

@@ -1,0 +1,67 @@
+"""A process that writes to a store until it is killed, and tells what was confirmed: `FILE NAME` are its arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from proxy.errors import Conflict
+from proxy.store import StoreOptions, open_store
+from proxy.store.base import Mark, Recorded, SessionUse, Store
+from tests.store.suite import key, original
+
+SHARED = "shared"
+
+
+async def write(store: Store, name: str) -> None:
+    """Write of everything something, for ever."""
+    version, number = 0, 0
+    say(f"secret {(await store.secret(lambda: os.urandom(16))).hex()}")
+    while True:
+        ref = f"{name}{number}"
+        await store.put_originals("t", [original(ref, name, text_of(ref))])
+        say(f"original {ref}")
+        version = await store.append_ledger("t", name, version, [ref.encode()], [Mark(key(ref), number)])
+        say(f"entry {ref}")
+        await append_somewhere(store, ref)
+        say(f"shared {ref}")
+        store.note("t", SessionUse(name), [Mark(key(f"n{ref}"), number)], [Recorded(number, ref.encode())])
+        if number % 5 == 4:
+            await store.stats()  # settles what is written behind
+            say(f"notes {number}")
+        number += 1
+
+
+async def append_somewhere(store: Store, ref: str) -> None:
+    """Append to the ledger for which all processes compete."""
+    at = 0
+    while True:
+        try:
+            await store.append_ledger("t", SHARED, at, [ref.encode()], [])
+        except Conflict as conflict:
+            at = conflict.version
+        else:
+            return
+
+
+def text_of(ref: str) -> bytes:
+    """Return the bytes of the original with that ref."""
+    return f"line of {ref}\n".encode() * (1 + len(ref) * 37 % 400)
+
+
+def say(what: str) -> None:
+    """Tell what was confirmed."""
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+async def main(path: str, name: str) -> None:
+    """Open the store and write."""
+    store = open_store(f"sqlite:///{path}", StoreOptions())
+    await store.open()
+    await write(store, name)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
