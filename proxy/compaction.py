@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from proxy.core.envelope import Envelope
-from proxy.core.history import FactsMemo, History, text_bytes
+from proxy.core.history import FactsMemo, History
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
 from proxy.core.record import RecordedMessage, encode_recorded
@@ -23,7 +23,8 @@ from proxy.counting import Counter
 from proxy.errors import Conflict, Full
 from proxy.presets import Preset
 from proxy.sessions import Identity, Known, Sessions
-from proxy.store.base import Clock, Original, Recorded, SessionUse, Store
+from proxy.store.base import Clock, Recorded, SessionUse, Store, StoreOptions
+from proxy.upkeep import Upkeep, original_of
 
 _MOST_RACES = 4
 _COUNTED_FROM_BYTES = 256  # nothing smaller is ever worth a stub
@@ -66,14 +67,15 @@ class Compactor:
     """Compacts bodies of Chat Completions for all tenants of one store."""
 
     def __init__(
-        self, store: Store, secret: bytes, counter: Counter, *, record: bool, clock: Clock = time.time
+        self, store: Store, secret: bytes, counter: Counter, options: StoreOptions, clock: Clock = time.time
     ) -> None:
         self.adapter = ChatAdapter()
         self.sessions = Sessions(store, secret)
         self._store = store
         self._counter = counter
-        self._record = record
+        self._record = options.record
         self._clock = clock
+        self._upkeep = Upkeep(store, self.adapter, clock, options.idle_ttl)
         self._memo = FactsMemo(self.adapter)
         stubs = Stubs(counter.count)
         self._stubs = stubs
@@ -96,6 +98,7 @@ class Compactor:
                 break
         else:
             raise lost
+        await self._upkeep.renew(order.identity.tenant, ledger, history, plan.stubs)
         body = envelope.body if order.preset.shadow else self._rewriter.rewrite(envelope, history, plan)
         received, sent = self._sizes(envelope, history, plan)
         compacted = Compacted(order, history, known, plan, ledger, situation, body, received, sent)
@@ -226,19 +229,3 @@ def refusal_fact(situation: Situation) -> str:
 def refuses_tool(facts: frozenset[str], situation: Situation) -> bool:
     """Say whether it was learnt that this request would be refused with the reading tool."""
     return f"no-tool|any|{situation.model}" in facts or refusal_fact(situation) in facts
-
-
-def original_of(entry: Offloaded, text: str, ledger_id: str, created: float) -> Original:
-    """Return what the store keeps for a text that was moved out."""
-    data = text_bytes(text)
-    return Original(
-        ref=entry.ref,
-        ledger=ledger_id,
-        kind=entry.kind,
-        tool=entry.tool,
-        tokens=entry.tokens,
-        lines=entry.lines,
-        size_bytes=len(data),
-        created=created,
-        data=data,
-    )

@@ -76,7 +76,8 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
     """Make a service and let go of everything at the end."""
     in_force, vitals = InForce(loaded), Vitals()
     settings = loaded.settings
-    store = _store(settings)
+    options = StoreOptions(idle_ttl=settings.store.idle_ttl, record=settings.store.record)
+    store = open_store(settings.store.url if isinstance(settings.store.url, str) else list(settings.store.url), options)
     try:
         await store.open()
     except StoreError as error:
@@ -90,6 +91,7 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
             settings=lambda: in_force.settings,
             provider=in_force.provider,
             store=store,
+            store_options=options,
             secret=secret,
             transport=transport,
             counter=counter,
@@ -108,12 +110,6 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
         yield Service(app, vitals, in_force)
     finally:
         await store.close()
-
-
-def _store(settings: Settings) -> Store:
-    url = settings.store.url
-    options = StoreOptions(idle_ttl=settings.store.idle_ttl, record=settings.store.record)
-    return open_store(url if isinstance(url, str) else list(url), options)
 
 
 async def _secret(settings: Settings, store: Store) -> bytes:

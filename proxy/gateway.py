@@ -32,7 +32,7 @@ from proxy.presets import Preset
 from proxy.reader import Reader, ReadScope
 from proxy.sessions import Identity
 from proxy.settings import Settings
-from proxy.store.base import Store
+from proxy.store.base import Store, StoreOptions
 from proxy.tenants import Caller, identify
 from proxy.turn import Turn
 from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
@@ -54,6 +54,7 @@ class Parts(msgspec.Struct, frozen=True):
     settings: Callable[[], Settings]
     provider: Callable[[str], Provider]  # by model
     store: Store
+    store_options: StoreOptions
     secret: bytes
     transport: Transport
     counter: Counter
@@ -64,7 +65,7 @@ class CompactingGateway:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.compactor = Compactor(parts.store, parts.secret, parts.counter, record=parts.settings().store.record)
+        self.compactor = Compactor(parts.store, parts.secret, parts.counter, parts.store_options)
         self.reader = Reader(parts.store, self.compactor.adapter, parts.counter)
         self._facts: dict[str, frozenset[str]] = {}
 

@@ -43,22 +43,26 @@ _OF_THE_BODY: Final = frozenset(
         b"etag",
     },
 )
-_NOT_UP_CHANGED: Final = _NOT_UP | _OF_THE_BODY | {b"accept-encoding"}
+_CODING: Final = frozenset({b"accept-encoding"})
 _NOT_DOWN_CHANGED: Final = _CONNECTION | _OF_THE_BODY | {b"accept-ranges"}
 _BODILESS: Final = frozenset({204, 304})
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_A_TOKEN: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
 
 
-def request_headers(headers: Headers, *, changed: bool = False) -> Headers:
+def request_headers(headers: Headers, *, changed: bool = False, readable: bool = False) -> Headers:
     """Return what goes upstream of a client's fields (names in lower case).
 
-    `changed` says that another body than the client's is sent, or that the answer must be readable here:
-    body fields are left out and `accept-encoding` asks for no coding.
+    `changed`: another body than the client's is sent. `readable`: the answer must come without a coding, because it
+    will be read here; a changed body asks for that as well.
     """
-    dropped = (_NOT_UP_CHANGED if changed else _NOT_UP) | _named(headers)
-    kept = [pair for pair in headers if pair[0] not in dropped and not pair[0].startswith(PRIVATE_PREFIX)]
+    dropped = _NOT_UP | _named(headers)
     if changed:
+        dropped |= _OF_THE_BODY
+    if changed or readable:
+        dropped |= _CODING
+    kept = [pair for pair in headers if pair[0] not in dropped and not pair[0].startswith(PRIVATE_PREFIX)]
+    if changed or readable:
         kept.append((b"accept-encoding", b"identity"))
     return kept
 
@@ -74,6 +78,14 @@ def response_headers(headers: Headers, status: int, *, changed: bool = False) ->
         dropped |= {b"content-length"}
     kept = [pair for pair, name in zip(headers, lowered, strict=True) if name not in dropped]
     return kept if _is_clean(kept) else _cleaned(kept)
+
+
+def as_text(raw: bytes) -> str:
+    """Decode what will be encoded as UTF-8 again; what is no UTF-8 is taken for Latin-1."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def _named(headers: Headers) -> frozenset[bytes]:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from proxy.compaction import original_of
 from proxy.core.history import History
 from proxy.core.intercept import ToolUse
 from proxy.core.ledger import Ledger, Offloaded
@@ -37,6 +36,7 @@ from proxy.counting import Counter
 from proxy.errors import StoreError
 from proxy.patterns import compile_pattern
 from proxy.store.base import Clock, Erased, Original, Store
+from proxy.upkeep import original_of
 
 _THREAD_FROM_CHARACTERS = 200_000
 

@@ -19,12 +19,13 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from proxy.gathering import HeldHead
 from proxy.vitals import Vitals
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 _LINGER_SECONDS: Final = 0.5
 _KEEPALIVE_SECONDS: Final = 75  # longer than clients keep idle connections, so that they close first
 _BACKLOG: Final = 2048
-_STATUS_LINE: Final = b"HTTP/1.1 "
 
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -71,7 +71,6 @@ def configure(app: ASGIApp) -> uvicorn.Config:
     """Return uvicorn's settings: fast, silent, and adding no field to answers."""
     return uvicorn.Config(
         app,
-        loop="uvloop",
         http=_Protocol,
         ws="none",
         lifespan="on",
@@ -157,42 +156,7 @@ class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with the head of an answer and the first part of its body in one write."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(_Gathering(transport))
-
-
-class _Gathering(asyncio.Transport):
-    """A transport that holds the head of an answer back until something follows, or until the loop's next turn."""
-
-    __slots__ = ("_held", "_loop", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__()
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._held: bytes | None = None
-        self.is_closing = transport.is_closing  # type: ignore[method-assign]  # asked often
-        self.pause_reading = transport.pause_reading  # type: ignore[method-assign]
-        self.resume_reading = transport.resume_reading  # type: ignore[method-assign]
-        self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
-
-    def write(self, data: Any) -> None:  # noqa: ANN401 - any kind of bytes
-        if self._held is not None:
-            self._transport.writelines([self._held, data])
-            self._held = None
-        elif data.startswith(_STATUS_LINE):
-            self._held = data
-            self._loop.call_soon(self._release)
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        self._release()
-        self._transport.close()
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._transport.write(self._held)
-            self._held = None
+        super().connection_made(cast("asyncio.Transport", HeldHead(transport)))
 
 
 def _allow_many_files() -> None:

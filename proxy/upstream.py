@@ -31,13 +31,13 @@ from msgspec import Struct
 from multidict import CIMultiDict
 
 from proxy.errors import Garbled, TimedOut, Unreachable, UpstreamError
-from proxy.headers import Headers
+from proxy.gathering import Gathered
+from proxy.headers import Headers, as_text
 from proxy.target import UpstreamTarget
 
 _MAX_FIELD_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 1000
-_READ_BUFFER_BYTES: Final = 256 * 1024
-_DIRECT_BYTES: Final = 256 * 1024  # up to here a body is handed to the socket's buffer in one go
+_BUFFER_BYTES: Final = 256 * 1024  # of an answer; up to here a body is handed to the socket in one go
 _IDLE_SECONDS: Final = 60.0
 _NO_CONTENT_TYPE: Final[CIMultiDict[None]] = CIMultiDict({"content-type": None})  # must not be added
 _SERVABLE: Final = range(200, 600)
@@ -55,7 +55,7 @@ class UpstreamRequest(Struct, frozen=True):
     length: int | None = None  # bytes of a streamed body; None: unknown
 
 
-class Outcome(Struct, frozen=True):
+class LastAnswer(Struct, frozen=True):
     """How an upstream answered last."""
 
     at: float  # seconds since 1970
@@ -104,7 +104,7 @@ class Transport:
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._transport = transport or AiohttpTransport()
-        self.outcomes: dict[str, Outcome] = {}  # by origin
+        self.last_answers: dict[str, LastAnswer] = {}  # by origin
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request and wait for the head of its answer; raises UpstreamError."""
@@ -113,15 +113,15 @@ class Transport:
             response = await self._transport.handle_async_request(_seam_request(request))
         except httpx.HTTPError as error:
             mapped = _explained(error)
-            self.outcomes[origin] = Outcome(time.time(), code=mapped.code)
+            self.last_answers[origin] = LastAnswer(time.time(), code=mapped.code)
             raise mapped from error
         stream = cast("httpx.AsyncByteStream", response.stream)
         status = response.status_code
         if status not in _SERVABLE:
             await stream.aclose()
-            self.outcomes[origin] = Outcome(time.time(), code=Garbled.code)
+            self.last_answers[origin] = LastAnswer(time.time(), code=Garbled.code)
             raise Garbled(f"Upstream {origin}: answered with status {status}, which no client understands.")
-        self.outcomes[origin] = Outcome(time.time(), status=status)
+        self.last_answers[origin] = LastAnswer(time.time(), status=status)
         return UpstreamResponse(status, response.headers.raw, stream)
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class Transport:
 
 
 def _seam_request(request: UpstreamRequest) -> httpx.Request:
-    url = request.target.url(request.path, _text(request.raw_query))
+    url = request.target.url(request.path, as_text(request.raw_query))
     body, headers = request.body, request.headers
     stream: Any = httpx.ByteStream(body) if isinstance(body, bytes) else body
     if request.length is not None:
@@ -244,19 +244,19 @@ class _Request(aiohttp.ClientRequest):
         self.attempt = data
         super().__init__(*args, data=data, **options)
 
-    def update_headers(self, headers: object) -> None:
+    def update_headers(self, headers: object) -> None:  # noqa: ARG002 - aiohttp's own
         host = self.url.host_port_subcomponent or ""
-        fields = [(_text(name), _text(value)) for name, value in self.attempt.headers]
+        fields = [(as_text(name), as_text(value)) for name, value in self.attempt.headers]
         self.headers = CIMultiDict([("Host", host), *fields])
 
-    def update_auto_headers(self, skip_auto_headers: object) -> None:
+    def update_auto_headers(self, skip_auto_headers: object) -> None:  # noqa: ARG002 - aiohttp's own
         self._skip_auto_headers = _NO_CONTENT_TYPE
 
     def update_body_from_data(self, body: _Attempt, _stacklevel: int = 3) -> None:
         data = body.body
         if not isinstance(data, bytes):
             super().update_body_from_data(data, _stacklevel)
-        elif len(data) > _DIRECT_BYTES:
+        elif len(data) > _BUFFER_BYTES:
             super().update_body_from_data(_Large(data), _stacklevel)
         elif data:
             self.headers["Content-Length"] = str(len(data))
@@ -273,7 +273,7 @@ class _Request(aiohttp.ClientRequest):
         transport = connection.transport
         if self._body is not None or transport is None or transport.is_closing():
             return await super().send(conn)
-        gathered = _Gathered()
+        gathered = Gathered()
         connection.transport = cast("asyncio.Transport", gathered)
         try:
             response = await super().send(conn)
@@ -281,22 +281,6 @@ class _Request(aiohttp.ClientRequest):
             connection.transport = transport
         transport.writelines([*gathered.parts, cast("bytes", attempt.body)])
         return response
-
-
-class _Gathered:
-    """Stands in for the socket while a head is written, so that its body can go with it."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def is_closing(self) -> bool:
-        return False
-
-    def write(self, data: bytes) -> None:
-        self.parts.append(data)
-
-    def writelines(self, parts: list[bytes]) -> None:
-        self.parts += parts
 
 
 class _Large(aiohttp.Payload):
@@ -343,7 +327,7 @@ def _open_session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
         request_class=_Request,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        read_bufsize=_READ_BUFFER_BYTES,
+        read_bufsize=_BUFFER_BYTES,
         max_line_size=_MAX_FIELD_BYTES,
         max_field_size=_MAX_FIELD_BYTES,
         max_headers=_MAX_FIELDS,
@@ -379,14 +363,6 @@ def _httpx_url(url: str) -> httpx.URL:
 @lru_cache(maxsize=64)
 def _timeout(connect: float, read: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect, sock_read=read)
-
-
-def _text(raw: bytes) -> str:
-    """Decode what aiohttp will encode as UTF-8 again; what is no UTF-8 is taken for Latin-1."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
 
 
 # The first that fits; specific before general.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -215,7 +216,7 @@ def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
             for key in ("content", "reasoning_content", "role"):
                 message[key] += delta.get(key) or ""
             for entry in delta.get("tool_calls") or []:
-                found = message["calls"].setdefault(entry["index"], {"id": "", "name": "", "arguments": ""})
+                found = message["calls"].setdefault(entry.get("index"), {"id": "", "name": "", "arguments": ""})
                 body = entry.get("function") or {}
                 found["id"] += entry.get("id") or ""
                 found["name"] += body.get("name") or ""
@@ -228,25 +229,23 @@ def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     """Return data cut at these places."""
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [data[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+    return [data[start:stop] for start, stop in pairwise(places)]
 
 
-def play(rounds: Sequence[bytes], *, every: int = 0, cuts: Sequence[int] = (), **changes: Any) -> Turn:
-    """Run a turn over streamed rounds, cut every so many bytes or at places of the whole; the last round ends it.
-
-    A round `b"…"` ends as it should; put an exception's worth of a break in with `broken=True`.
-    """
-    broken = changes.pop("broken", False)
+def play(
+    streams: Sequence[bytes], *, every: int = 0, cuts: Sequence[int] = (), broken: bool = False, **changes: Any
+) -> Turn:
+    """Run a turn over streamed rounds, cut every so many bytes or at places of the whole; the last may break."""
     machine = Interceptor(options(**changes))
     commands: list[Command] = []
     offset = 0
-    for number, data in enumerate(rounds):
+    for number, data in enumerate(streams):
         told: list[Event] = [Opened()]
         places = (
             range(every, len(data), every) if every else [cut - offset for cut in cuts if 0 < cut - offset < len(data)]
         )
         told += [Received(piece) for piece in pieces(data, list(places))]
-        told.append(Broke("reset") if broken and number == len(rounds) - 1 else Ended())
+        told.append(Broke("reset") if broken and number == len(streams) - 1 else Ended())
         offset += len(data)
         for item in told:
             _tell(machine, item, commands)
@@ -257,11 +256,11 @@ def play(rounds: Sequence[bytes], *, every: int = 0, cuts: Sequence[int] = (), *
     return Turn(sent, commands)
 
 
-def play_whole(rounds: Sequence[bytes], **changes: Any) -> Turn:
+def play_whole(bodies: Sequence[bytes], **changes: Any) -> Turn:
     """Run a turn over whole bodies."""
     machine = Interceptor(options(streaming=False, **changes))
     commands: list[Command] = []
-    for data in rounds:
+    for data in bodies:
         _tell(machine, Body(data), commands)
         if any(isinstance(command, Finished) for command in commands):
             break

@@ -18,7 +18,7 @@ from proxy.counting import Counter
 from proxy.errors import Full, Unavailable
 from proxy.presets import Preset
 from proxy.sessions import Identity
-from proxy.store.base import Original, PageRequest, StoreOptions
+from proxy.store.base import Clock, Original, PageRequest, StoreOptions
 from proxy.store.memory import MemoryStore
 from tests.core.conversations import TOOLS
 from tests.core.test_plan import BIG, asked
@@ -43,9 +43,12 @@ class Troubled(MemoryStore):
 class Desk:
     """A compactor on a store in memory."""
 
-    def __init__(self, store: Troubled | None = None, *, record: bool = True) -> None:
-        self.store = store or Troubled(StoreOptions(), time.time)
-        self.compactor = Compactor(self.store, b"s" * 32, COUNTER, record=record)
+    def __init__(
+        self, store: Troubled | None = None, options: StoreOptions | None = None, clock: Clock = time.time
+    ) -> None:
+        options = options or StoreOptions()
+        self.store = store or Troubled(options, clock)
+        self.compactor = Compactor(self.store, b"s" * 32, COUNTER, options, clock)
 
     async def compact(self, messages: list[dict[str, Any]], preset: Preset = PRESET, **fields: Any) -> Compacted:
         """Compact a body with these messages."""
@@ -146,7 +149,7 @@ async def test_a_learnt_refusal_keeps_the_tool_away() -> None:
 @pytest.mark.parametrize("record", [True, False])
 async def test_the_record_holds_every_message_once(*, record: bool) -> None:
     """New messages are recorded as they were sent, with the refs of what left; without the setting nothing is."""
-    desk = Desk(record=record)
+    desk = Desk(options=StoreOptions(record=record))
     compacted = await desk.compact(asked())
     longer = await desk.compact([*asked(), {"role": "assistant", "content": "a"}])
     rows = await desk.store.load_record("t", longer.ledger.id, 0, 100)

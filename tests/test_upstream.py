@@ -356,7 +356,7 @@ class TestFaults:
         where = make_target(f"http://127.0.0.1:{free_port()}/v1", Reach(), {})
         with pytest.raises(Unreachable, match=r"Upstream http://127\.0\.0\.1:\d+: cannot be reached; is it up\?"):
             await transport.open(UpstreamRequest(where, "GET", "/v1/models", []))
-        assert transport.outcomes[where.origin].code == "upstream_unreachable"
+        assert transport.last_answers[where.origin].code == "upstream_unreachable"
 
     async def test_unknown_name(self, transport: Transport) -> None:
         """A name that does not exist says so."""
@@ -432,7 +432,7 @@ class TestFaults:
         """The last answer of each upstream is known."""
         fake.queue(body(b"", 429))
         await (await transport.open(post(fake))).read()
-        assert transport.outcomes[target(fake).origin].status == 429
+        assert transport.last_answers[target(fake).origin].status == 429
 
 
 class TestProxies:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from proxy import __version__
 from proxy.errors import StoreError
-from proxy.upstream import Outcome, Transport
+from proxy.upstream import LastAnswer, Transport
 from proxy.vitals import Vitals
 
 PING_SECONDS = 2.0
@@ -53,12 +53,12 @@ def health_routes(monitored: Monitored) -> ControllerRouterHandler:
     @get("/health")
     async def health() -> dict[str, Any]:
         problem = await store_problem(monitored.store)
-        failing = problem is not None or any(o.code for o in monitored.transport.outcomes.values())
+        failing = problem is not None or any(o.code for o in monitored.transport.last_answers.values())
         return {
             "status": "draining" if monitored.vitals.draining else "degraded" if failing else "ok",
             "version": __version__,
             "store": {"status": "ok" if problem is None else "unavailable", "message": problem},
-            "upstreams": [_reported(o) | {"origin": origin} for origin, o in monitored.transport.outcomes.items()],
+            "upstreams": [_reported(o) | {"origin": origin} for origin, o in monitored.transport.last_answers.items()],
         }
 
     return Router("/", route_handlers=[live, ready, health], include_in_schema=False)
@@ -76,6 +76,6 @@ async def store_problem(store: Pinged) -> str | None:
     return None
 
 
-def _reported(outcome: Outcome) -> dict[str, Any]:
-    at = datetime.fromtimestamp(outcome.at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {"at": at, "status": outcome.status, "code": outcome.code}
+def _reported(answer: LastAnswer) -> dict[str, Any]:
+    at = datetime.fromtimestamp(answer.at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {"at": at, "status": answer.status, "code": answer.code}

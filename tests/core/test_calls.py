@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from proxy.core.calls import Call, Calls, Owner, index_of
 from proxy.core.wire.raw import write
@@ -15,6 +16,7 @@ from tests.playbook import TOOL, call, tool_call
 
 Delta = dict[str, Any]
 Seen = tuple[str | None, str, str]
+Dialect = tuple[list[Delta], list[Seen]]
 
 
 def collect(*deltas: Delta) -> Calls:
@@ -30,9 +32,9 @@ def seen(collected: Calls) -> list[Seen]:
     return [(json.loads(bytes(c.id)) if c.id else None, c.name, c.arguments) for c in collected]
 
 
-ONE = [("a", "f", '{"k":1}')]
-TWO = [*ONE, ("b", "g", "{}")]
-DIALECTS: dict[str, tuple[list[Delta], list[Seen]]] = {
+ONE: list[Seen] = [("a", "f", '{"k":1}')]
+TWO: list[Seen] = [*ONE, ("b", "g", "{}")]
+DIALECTS: dict[str, Dialect] = {
     "whole": ([call(0, "a", "f", '{"k":1}'), call(1, "b", "g", "{}")], TWO),
     "fragments": ([call(0, "a", "f", ""), call(0, None, None, '{"k"'), call(0, None, None, ":1}")], ONE),
     "interleaved": (
@@ -197,12 +199,13 @@ def test_our_calls_are_made_fit_to_go_back() -> None:
 
 def test_whole_calls_stay_as_they_came() -> None:
     """A call that has everything keeps its bytes; ids that stand twice are told apart; objects become text."""
-    good = b'{"id":"a","type":"function","function":{"name":"read_offloaded","arguments":"{\\"ref\\": \\"\\u00e9\\"}"},"x":1.0}'
+    arguments = rb'"{\"ref\": \"\u00e9\"}"'
+    good = b'{"id":"a","type":"function","function":{"name":"read_offloaded","arguments":%s},"x":1.0}' % arguments
     collected = Calls(TOOL)
     collected.take([write(1), *map(write, (tool_call("a", "f", "cut"), tool_call("z", arguments={"ref": "x"})))])
     assert [c.owner for c in collected] == [Owner.THEIRS, Owner.OURS]
     collected = Calls(TOOL)
-    collected.take([*map(type(write(1)), (good, good)), write(tool_call("z", arguments={"ref": "x"}))])
+    collected.take([*map(Raw, (good, good)), write(tool_call("z", arguments={"ref": "x"}))])
     collected.mend(b"")
     first, second, third = collected
     assert bytes(first.encode()) == good

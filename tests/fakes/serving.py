@@ -54,7 +54,7 @@ def serving(app: ASGIApp, vitals: Vitals | None = None) -> Iterator[str]:
     listener = bind("127.0.0.1", 0)
     config = configure(app)
     server = Server(config, ServerOptions(drain_seconds=2), vitals or Vitals())
-    thread = threading.Thread(target=server.run, args=([listener],), name="gateway", daemon=True)
+    thread = threading.Thread(target=uvloop.run, args=(server.serve([listener]),), name="gateway", daemon=True)
     thread.start()
     while not server.started:
         thread.join(0.01)

@@ -74,7 +74,7 @@ def test_a_failed_migration_changes_nothing(db: sqlite3.Connection) -> None:
 
     def fail(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE half (done TEXT)")
-        db.execute("SELECT * FROM nothing")
+        db.execute("SELECT * FROM nowhere")
 
     with pytest.raises(sqlite3.OperationalError):
         prepare(db, schema=SCHEMA + 1, migrations={SCHEMA: fail})

@@ -15,7 +15,7 @@ from proxy.store import sqlite_writer as module
 from proxy.store.backlog import Backlog, Note
 from proxy.store.base import Mark, SessionUse, StoreOptions
 from proxy.store.sqlite_writer import Writer
-from tests.store.suite import Clock, key
+from tests.store.suite import Clock, key, until
 
 pytestmark = pytest.mark.anyio
 
@@ -123,11 +123,16 @@ async def test_tips_of_dropped_ledgers_are_swept(writer: Writer) -> None:
     backlog = writer._backlog
     for ledger in ("a", "b"):
         marks = tuple(Mark(key(f"{ledger}{i}"), i) for i in range(5))
-        backlog.add(Note("t", SessionUse(ledger), marks, (), 0.0))
+        backlog.add(Note("t", SessionUse(ledger), marks, (), Clock().now))
     await writer.settle()
     await writer.submit(lambda db: db.execute("DELETE FROM ledger WHERE name = 'a'"))
     writer.sweep_orphans()
     writer._sweep_due = 0.0
-    while await writer.submit(lambda db: db.execute("SELECT count(*) FROM tip").fetchone()[0]) != 5:
-        await asyncio.sleep(0.01)
-    assert writer._orphans_after is None or await writer.submit(names) == set()
+    await until(lambda: writer.submit(lengths), lambda found: len(found) == 5)
+    await until(lambda: writer.submit(lengths), lambda _: writer._orphans_after is None)
+    assert await writer.submit(lengths) == [0, 1, 2, 3, 4]
+
+
+def lengths(db: sqlite3.Connection) -> list[int]:
+    """Return the lengths of all tips, of whatever ledger."""
+    return sorted(length for (length,) in db.execute("SELECT length FROM tip"))

@@ -1,0 +1,223 @@
+"""Runs the real command as a process in front of a scripted upstream, and talks to it over sockets."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.cli.command import COMMAND, environ
+from tests.e2e.answer import Answer, Arrival
+from tests.fakes.upstream import FakeUpstream, reply_by_default
+
+LIMIT_TOKENS = 200  # texts over it are moved out
+READ_TOKENS = 400
+READ_SECONDS = 2.0  # how long the upstream may be silent
+ROUNDS = 3
+
+_CONFIG = f"""
+[server]
+drain_seconds = 2
+keepalive_seconds = 1
+
+[upstream]
+timeout = {{ connect = 2.0, read = {READ_SECONDS} }}
+
+[defaults]
+preset = "small"
+
+[presets.small]
+read_tokens = {READ_TOKENS}
+rounds = {ROUNDS}
+[presets.small.offload_results]
+over_tokens = {LIMIT_TOKENS}
+per_turn_tokens = {3 * LIMIT_TOKENS}
+head_lines = 2
+tail_lines = 1
+[presets.small.offload_user_messages]
+over_tokens = {LIMIT_TOKENS}
+head_lines = 2
+tail_lines = 1
+"""
+_LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+_PATIENCE_SECONDS = 30
+
+
+class Upstream(FakeUpstream):
+    """A scripted upstream that can forget, for tests that share it."""
+
+    def forget(self) -> None:
+        """Drop what was received and what was still to be said."""
+        self.received.clear()
+        self._queue.clear()
+        self.otherwise = reply_by_default
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies of the requests so far."""
+        return [received.body for received in self.received]
+
+    @property
+    def left_to_say(self) -> int:
+        """How many queued replies nobody asked for."""
+        return len(self._queue)
+
+
+class Gateway:
+    """One `ullage serve`; its port and its store stay the same when it is started again."""
+
+    def __init__(self, folder: Path, upstream: Upstream, store: Path | None = None) -> None:
+        self.upstream = upstream
+        self.store = store or folder / "ullage.db"
+        self._folder = folder
+        self._log = folder / "log"
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ullage.toml").write_text(_CONFIG)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def base_url(self) -> str:
+        """What an SDK takes as base URL."""
+        return f"{self.url}/v1"
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._port
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of its log."""
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    def start(self) -> None:
+        """Start it and return when it listens."""
+        store = f"sqlite:///{self.store}"
+        args = [*COMMAND, "serve", "--port", str(self._port), "--upstream", self.upstream.url, "--store", store]
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                args, cwd=self._folder, env=environ(), stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            )
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while (found := _LISTENING.search(self._log.read_text())) is None:
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < end, self._log.read_text()
+            time.sleep(0.02)
+        self._port = int(found[1])
+
+    def kill(self) -> None:
+        """End it at once, without a chance to write anything."""
+        self._signal(signal.SIGKILL)
+
+    def end(self) -> int:
+        """Ask it to end; return its exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> int:
+        assert self._process is not None, "it was not started"
+        self._process.send_signal(number)
+        return self._process.wait(_PATIENCE_SECONDS)
+
+    @contextmanager
+    def without_store(self) -> Iterator[None]:
+        """Put a folder in the place of the store's file for as long as the block takes."""
+        aside = self.store.with_name("aside")
+        names = [self.store.with_name(self.store.name + suffix) for suffix in ("", "-wal", "-shm")]
+        aside.mkdir()
+        for name in names:
+            if name.exists():
+                name.rename(aside / name.name)
+        self.store.mkdir()
+        try:
+            yield
+        finally:
+            self.store.rmdir()
+            for name in aside.iterdir():
+                name.rename(self.store.with_name(name.name))
+            aside.rmdir()
+
+    @contextmanager
+    def running(self) -> Iterator[Gateway]:
+        """Run it for as long as the block takes."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.kill()
+
+
+class Client:
+    """A plain HTTP client with a credential, and so a tenant, of its own."""
+
+    def __init__(self, gateway: Gateway, key: str) -> None:
+        self.gateway = gateway
+        self.key = key
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        self._http = httpx.Client(headers=headers, timeout=_PATIENCE_SECONDS, trust_env=False)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def post(self, body: bytes | Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a chat request and read the answer to its end."""
+        with self.open(body, headers) as response:
+            return read(response)
+
+    @contextmanager
+    def open(
+        self, body: bytes | Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:
+        """Send a chat request; give the answer as soon as its head is there, leave it at the end of the block."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        url = f"{self.gateway.base_url}/chat/completions"
+        with self._http.stream("POST", url, content=data, headers=dict(headers or {})) as response:
+            yield response
+
+    def dial(self, body: bytes, length: int | None = None) -> socket.socket:
+        """Send a chat request over a bare socket, or only the beginning of one of this length, and wait for nothing."""
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {self.key}\r\nContent-Length: {length or len(body)}\r\n\r\n"
+        )
+        line = socket.create_connection(("127.0.0.1", self.gateway.port), timeout=_PATIENCE_SECONDS)
+        line.sendall(head.encode() + body)
+        return line
+
+    def get(self, path: str) -> httpx.Response:
+        """Ask for something else that the gateway has, as this tenant."""
+        return self._http.get(self.gateway.url + path)
+
+    def original(self, ref: str) -> bytes:
+        """Return the stored original of a ref."""
+        response = self.get(f"/ullage/v1/originals/{ref}")
+        assert response.status_code == 200, response.text
+        return response.content
+
+
+def read(response: httpx.Response) -> Answer:
+    """Read an answer to its end, noting when each piece came; a broken one is kept as far as it came."""
+    arrivals: list[Arrival] = []
+    is_whole = True
+    try:
+        arrivals.extend(Arrival(time.monotonic(), data) for data in response.iter_raw())
+    except httpx.RemoteProtocolError:
+        is_whole = False
+    return Answer(response.status_code, response.headers, arrivals, is_whole=is_whole)
