@@ -150,7 +150,8 @@ class Interceptor:
         )
 
     def _receive(self, data: bytes) -> None:
-        if self._state in _DEAF:
+        is_unfit = len(self._hidden) > 0 and not self._is_stream  # a stream after a whole body
+        if is_unfit or self._state in _DEAF:
             return
         self._is_stream = self._is_stream or self._state is State.OPENING
         self._step(On.OPENED)

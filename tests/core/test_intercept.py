@@ -794,6 +794,14 @@ def test_later_whole_bodies_that_fail() -> None:
         assert [c.status for c in commands if isinstance(c, Refuse)] == [status]
 
 
+def test_a_stream_after_a_whole_body_is_no_answer() -> None:
+    """The client waits for one body; an upstream that begins to stream in a later round has failed."""
+    script = Playbook(streaming=False)
+    script >> Body(whole({"content": None, "tool_calls": [tool_call("h1")]}, "tool_calls")) << Read
+    script >> Answered(("x",)) << Reopen >> Opened() >> Received(saying("done")) >> Ended() << Refuse << Finished
+    script.end()
+
+
 def test_a_whole_answer_to_a_stream_request() -> None:
     """It is handled as what it is."""
     script = Playbook()

@@ -25,7 +25,7 @@ def scripted() -> Iterator[Upstream]:
 @pytest.fixture(scope="module")
 def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Run the gateway that a module shares."""
-    with Gateway(tmp_path_factory.mktemp("gateway"), scripted).running() as gateway:
+    with Gateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
         yield gateway
 
 
@@ -58,7 +58,7 @@ def client(new_client: NewClient) -> Client:
 @pytest.fixture
 def own_gateway(upstream: Upstream, tmp_path: Path) -> Iterator[Gateway]:
     """Run a gateway for one test, which may do to it what it likes."""
-    with Gateway(tmp_path / "own", upstream).running() as gateway:
+    with Gateway(tmp_path, upstream) as gateway:
         yield gateway
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.cli.command import COMMAND, environ
+from proxy.demo.process import GatewayProcess
 from tests.e2e.answer import Answer, Arrival
 from tests.fakes.upstream import FakeUpstream, reply_by_default
 
@@ -48,12 +45,16 @@ over_tokens = {LIMIT_TOKENS}
 head_lines = 2
 tail_lines = 1
 """
-_LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 _PATIENCE_SECONDS = 30
 
 
 class Upstream(FakeUpstream):
     """A scripted upstream that can forget, for tests that share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Connections inherit it; without it what was just written may wait, and be lost when a script cuts.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def forget(self) -> None:
         """Drop what was received and what was still to be said."""
@@ -66,29 +67,17 @@ class Upstream(FakeUpstream):
         """The bodies of the requests so far."""
         return [received.body for received in self.received]
 
-    @property
-    def left_to_say(self) -> int:
-        """How many queued replies nobody asked for."""
-        return len(self._queue)
 
+class Gateway(GatewayProcess):
+    """One `ullage serve` with low limits; processes in one folder share their store."""
 
-class Gateway:
-    """One `ullage serve`; its port and its store stay the same when it is started again."""
-
-    def __init__(self, folder: Path, upstream: Upstream, store: Path | None = None) -> None:
+    def __init__(self, folder: Path, upstream: Upstream, name: str = "gateway") -> None:
+        config = folder / "small.toml"
+        config.write_text(_CONFIG)
+        super().__init__(folder, upstream.url, "--config", str(config))
+        self._log = folder / f"{name}.log"
         self.upstream = upstream
-        self.store = store or folder / "ullage.db"
-        self._folder = folder
-        self._log = folder / "log"
-        self._port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ullage.toml").write_text(_CONFIG)
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._port}"
+        self.store = folder / "ullage.db"
 
     @property
     def base_url(self) -> str:
@@ -96,69 +85,34 @@ class Gateway:
         return f"{self.url}/v1"
 
     @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return self._port
-
-    @property
     def log(self) -> list[dict[str, Any]]:
         """The lines of its log."""
-        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
-
-    def start(self) -> None:
-        """Start it and return when it listens."""
-        store = f"sqlite:///{self.store}"
-        args = [*COMMAND, "serve", "--port", str(self._port), "--upstream", self.upstream.url, "--store", store]
-        with self._log.open("wb") as out:
-            self._process = subprocess.Popen(
-                args, cwd=self._folder, env=environ(), stdout=out, stderr=out, stdin=subprocess.DEVNULL
-            )
-        end = time.monotonic() + _PATIENCE_SECONDS
-        while (found := _LISTENING.search(self._log.read_text())) is None:
-            assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < end, self._log.read_text()
-            time.sleep(0.02)
-        self._port = int(found[1])
+        return [json.loads(line) for line in self._log.read_text().splitlines()]
 
     def kill(self) -> None:
         """End it at once, without a chance to write anything."""
-        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
-    def end(self) -> int:
-        """Ask it to end; return its exit code."""
-        return self._signal(signal.SIGTERM)
-
-    def _signal(self, number: signal.Signals) -> int:
-        assert self._process is not None, "it was not started"
-        self._process.send_signal(number)
-        return self._process.wait(_PATIENCE_SECONDS)
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @contextmanager
     def without_store(self) -> Iterator[None]:
         """Put a folder in the place of the store's file for as long as the block takes."""
         aside = self.store.with_name("aside")
-        names = [self.store.with_name(self.store.name + suffix) for suffix in ("", "-wal", "-shm")]
         aside.mkdir()
-        for name in names:
-            if name.exists():
-                name.rename(aside / name.name)
+        for path in self.store.parent.glob(f"{self.store.name}*"):
+            path.rename(aside / path.name)
         self.store.mkdir()
         try:
             yield
         finally:
             self.store.rmdir()
-            for name in aside.iterdir():
-                name.rename(self.store.with_name(name.name))
+            for path in aside.iterdir():
+                path.rename(self.store.with_name(path.name))
             aside.rmdir()
-
-    @contextmanager
-    def running(self) -> Iterator[Gateway]:
-        """Run it for as long as the block takes."""
-        self.start()
-        try:
-            yield self
-        finally:
-            self.kill()
 
 
 class Client:

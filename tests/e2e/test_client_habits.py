@@ -135,7 +135,9 @@ def _texts(messages: Messages) -> list[str]:
 
 
 @pytest.mark.parametrize("spell", _SPELLINGS.values(), ids=_SPELLINGS)
-def test_another_spelling_is_the_same_session(chat: Chat, upstream: Upstream, spell: Callable[[Messages], bytes]) -> None:
+def test_another_spelling_is_the_same_session(
+    chat: Chat, upstream: Upstream, spell: Callable[[Messages], bytes]
+) -> None:
     """A history that was written anew gets the same session, refs and stubs, and its hidden turns back in place."""
     session = chat.ask(user("so?")).session
     before = json.loads(upstream.bodies[-1])["messages"]

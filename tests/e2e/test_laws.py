@@ -133,8 +133,7 @@ def test_law_c_a_restart_changes_nothing(own_gateway: Gateway, own_client: Clien
     """A history with an original and a hidden turn is the same body for the next process."""
     chat = _chat_with_everything(own_client, own_gateway.upstream)
     own_client.post(chat.body())
-    assert own_gateway.end() == 0
-    own_gateway.start()
+    own_gateway.restart()
     own_client.post(chat.body())
     before, after = own_gateway.upstream.bodies[-2:]
     assert refs(before)
@@ -144,8 +143,8 @@ def test_law_c_a_restart_changes_nothing(own_gateway: Gateway, own_client: Clien
 
 def test_law_c_two_replicas_agree(own_gateway: Gateway, own_client: Client, tmp_path: Path) -> None:
     """Another process on the same store sends the same bytes for the same history, at once."""
-    replica = Gateway(tmp_path / "replica", own_gateway.upstream, store=own_gateway.store)
-    with replica.running(), Client(replica, own_client.key) as other:
+    replica = Gateway(tmp_path, own_gateway.upstream, "replica")
+    with replica, Client(replica, own_client.key) as other:
         chat = _chat_with_everything(own_client, own_gateway.upstream)
         here, there = own_client.post(chat.body()), other.post(chat.body())
         first, second = own_gateway.upstream.bodies[-2:]
@@ -161,8 +160,8 @@ def test_law_c_two_replicas_agree(own_gateway: Gateway, own_client: Client, tmp_
 
 def test_law_c_two_replicas_agree_at_the_same_moment(own_gateway: Gateway, own_client: Client, tmp_path: Path) -> None:
     """One request that reaches two processes at once, its text new to both, is one session and one body."""
-    replica = Gateway(tmp_path / "replica", own_gateway.upstream, store=own_gateway.store)
-    with replica.running(), Client(replica, own_client.key) as other:
+    replica = Gateway(tmp_path, own_gateway.upstream, "replica")
+    with replica, Client(replica, own_client.key) as other:
         for number in range(5):
             body = Chat(own_client, user(f"go {number}"), *step("alpha")).body()
             with ThreadPoolExecutor(2) as pool:
