@@ -6,6 +6,7 @@ next hidden round and has hidden turns written down before the client can answer
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
@@ -40,6 +41,7 @@ from proxy.keepalive import KeepAlive
 from proxy.upstream import UpstreamResponse
 
 _OK = range(200, 300)
+_PATIENCE_SECONDS = 0.1
 # Of the first round's headers these no longer fit an answer that may be spliced.
 _BODY_HEADERS = frozenset(
     {b"content-length", b"content-encoding", b"transfer-encoding", b"content-md5", b"digest", b"etag"}
@@ -125,16 +127,20 @@ class Turn:
 
     async def _pump(self, response: UpstreamResponse) -> UpstreamResponse | None:
         """Feed one upstream stream to the interceptor; return the next round's, if there is one."""
-        self._is_over = False
+        event: Event = Ended()
         try:
-            async for data in response:
-                await self._perform(self._machine.receive(Received(data)))
-                if self._is_over:
-                    break
-            event: Event = Ended()
+            async with asyncio.timeout(None) as patience:
+                async for data in response:
+                    await self._perform(self._machine.receive(Received(data)))
+                    if self._is_over and patience.when() is None:
+                        # The end of the body is about to come: with it the connection can be used again.
+                        patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE_SECONDS)
+        except TimeoutError:
+            pass
         except UpstreamError as error:
             event = Broke(error.message)
         finally:
+            self._is_over = False
             await response.close()
         await self._perform(self._machine.receive(event))
         while self._reopen is not None:

@@ -20,7 +20,7 @@ from proxy.gateway import CompactingGateway, Parts, choose_preset, session_key
 from proxy.headers import Headers
 from proxy.presets import Preset, built_in
 from proxy.settings import Defaults, Settings
-from proxy.store.base import PageRequest, StoreOptions, Tip
+from proxy.store.base import Mark, PageRequest, StoreOptions, Tip
 from proxy.store.memory import MemoryStore
 from proxy.target import Reach, make_target
 from proxy.upstream import Transport
@@ -67,6 +67,16 @@ class FailingStore(MemoryStore):
     """A store that cannot be reached when it is told so."""
 
     is_down = False
+    appends_left = 1000
+
+    async def append_ledger(
+        self, tenant: str, ledger: str, at: int, entries: Sequence[bytes], marks: Sequence[Mark]
+    ) -> int:
+        """Append, as often as is allowed."""
+        if not self.appends_left:
+            raise Unavailable("the store is down")
+        self.appends_left -= 1
+        return await super().append_ledger(tenant, ledger, at, entries, marks)
 
     async def find_tips(self, tenant: str, keys: Sequence[bytes]) -> list[Tip]:
         """Fail, or look up."""
@@ -177,18 +187,9 @@ async def test_a_read_is_answered_here() -> None:
 async def test_a_hidden_turn_that_cannot_be_stored_costs_no_answer() -> None:
     """Without the store the client is still served; only the replay is lost."""
     place = Place(reads(), says("done"))
-    original = place.store.append_ledger
-    calls = 0
-
-    async def failing(*args: Any) -> int:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise Unavailable("gone")
-        return await original(*args)
-
-    place.store.append_ledger = failing  # type: ignore[method-assign] # the store fails in the middle of a turn
+    place.store.appends_left = 1
     assert (await place.ask(WITH_RESULT)).json["choices"][0]["message"]["content"] == "done"
+    assert place.store.appends_left == 0
 
 
 async def test_rounds_are_bounded() -> None:

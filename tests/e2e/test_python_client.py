@@ -389,7 +389,7 @@ def test_a_spliced_stream_by_the_helper(python: OpenAI, upstream: Upstream, turn
     upstream.queue(*turn.replies)
     with python.chat.completions.stream(**_SPLICED, stream_options={"include_usage": True}) as stream:
         texts = [event.delta for event in stream if event.type == "content.delta"]
-        got = stream.get_final_completion()
+        got = stream.current_completion_snapshot
     _assert_told(turn, got.choices[0].message, got.choices[0].finish_reason)
     assert "".join(texts) == (turn.text or "")
     assert got.usage
@@ -416,9 +416,10 @@ def test_a_spliced_answer_is_parsed(python: OpenAI, upstream: Upstream) -> None:
     """JSON that comes after a read is parsed as if it had come at once, whole and streamed."""
     for _ in range(2):
         upstream.queue(says("", reads()), _JSON_TEXT)
-    whole = python.chat.completions.parse(**_SPLICED, response_format=Found)
+    fields = {**_SPLICED, "tools": [openai.pydantic_function_tool(Search, name="search")]}
+    whole = python.chat.completions.parse(**fields, response_format=Found)
     assert whole.choices[0].message.parsed == Found(name="n", pages=[1, 2])
-    with python.chat.completions.stream(**_SPLICED, response_format=Found) as stream:
+    with python.chat.completions.stream(**fields, response_format=Found) as stream:
         assert stream.get_final_completion().choices[0].message.parsed == Found(name="n", pages=[1, 2])
 
 
@@ -448,7 +449,7 @@ async def test_a_spliced_stream_by_the_asynchronous_helper(
     async with async_python.chat.completions.stream(**_SPLICED) as stream:
         async for _ in stream:
             pass
-        got = await stream.get_final_completion()
+        got = stream.current_completion_snapshot
     _assert_told(turn, got.choices[0].message, got.choices[0].finish_reason)
 
 
