@@ -42,6 +42,7 @@ class Order(msgspec.Struct, frozen=True):
     takes_tools: bool = True
     takes_tools_with_json: bool = False
     facts: frozenset[str] = frozenset()  # what was learnt about this tenant's upstreams
+    room_tokens: int | None = None  # what fits at most, by our estimates
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ class Compactor:
 
     async def _count_large(self, history: History, known: Known, terms: Terms) -> None:
         """Count large new texts in a thread, so that deciding finds their counts and the loop is never blocked."""
-        if terms.reader is None or not terms.may_offload or not terms.policies:
+        if not terms.may_offload or not terms.policies:
             return
         sizes = [(c.size_bytes, c) for c in undecided(history, known.recognition)]
         if any(size > _COUNTED_FROM_BYTES for size, _ in sizes):
@@ -218,6 +219,7 @@ def _terms(order: Order, ledger: Ledger, situation: Situation) -> Terms:
         reader=choose_name(situation.names, ledger.reader) if can_declare else None,
         may_offload=situation.can_be_called,
         has_tools=situation.has_tools,
+        room_tokens=order.room_tokens,
     )
 
 

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from proxy.access import Provider
+from proxy.budget import Budget
 from proxy.compaction import Compacted, Compactor, Order, refusal_fact
 from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
 from proxy.core.intercept import InterceptOptions, Interceptor, ToolUse
@@ -34,7 +35,7 @@ from proxy.sessions import Identity
 from proxy.settings import Settings
 from proxy.store.base import Store, StoreOptions
 from proxy.tenants import Caller, identify
-from proxy.turn import Turn
+from proxy.turn import Summary, Turn
 from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
 
 log = structlog.get_logger()
@@ -67,6 +68,7 @@ class CompactingGateway:
         self.parts = parts
         self.compactor = Compactor(parts.store, parts.secret, parts.counter, parts.store_options)
         self.reader = Reader(parts.store, self.compactor.adapter, parts.counter)
+        self.budget = Budget()
         self._facts: dict[str, frozenset[str]] = {}
 
     async def handle(self, exchange: Exchange, responder: Responder) -> None:
@@ -109,6 +111,7 @@ class _Job:
         self._exchange = exchange
         self._responder = responder
         self._compacted: Compacted | None = None
+        self._provider: Provider
         self._sends: Callable[..., UpstreamRequest]
         self.outcome = Outcome(body_bytes=len(exchange.body))
 
@@ -117,14 +120,14 @@ class _Job:
         settings = self._parts.settings()
         preset = choose_preset(self._exchange, settings)
         envelope = self._open_envelope()
-        model = envelope.value("model") if envelope is not None else None
-        provider = self._parts.provider(model if isinstance(model, str) else "")
+        provider = self._parts.provider("" if envelope is None else _model(envelope))
         caller = identify(
             self._exchange.headers,
             self._parts.secret,
             provider.api_key,
             is_loopback=self._exchange.client_is_loopback,
         )
+        self._provider = provider
         self._sends = _Sender(self._exchange, provider, caller).request
         if not preset.policies:
             await self._pass_on(await self._ask(self._exchange.body))
@@ -174,6 +177,7 @@ class _Job:
                 preset=preset,
                 takes_tools_with_json=provider.target.origin.endswith(_VETTED_HOSTS),
                 facts=await self._gateway.facts_of(caller.tenant),
+                room_tokens=self._room(envelope, provider, preset),
             )
             self.outcome.compacted = await self._gateway.compactor.compact(order)
         except StoreError as error:
@@ -188,6 +192,10 @@ class _Job:
             log.exception("bypassed", reason="internal")
         self.outcome.compaction_seconds = time.perf_counter() - began
         return self.outcome.compacted
+
+    def _room(self, envelope: Envelope, provider: Provider, preset: Preset) -> int:
+        settings = self._parts.settings()
+        return self._gateway.budget.room(settings, preset, provider.target.origin, _model(envelope))
 
     async def _ask(self, body: bytes, *, readable: bool = False) -> UpstreamResponse:
         began = time.perf_counter()
@@ -223,8 +231,16 @@ class _Job:
             await turn.stream(response, headers, seconds)
         else:
             await turn.whole(response, headers)
-        if self._compacted is not None and turn.summary.reads:
-            self._gateway.compactor.note_reads(self._compacted, turn.summary.reads)
+        if self._compacted is not None:
+            self._account(self._compacted, turn.summary)
+
+    def _account(self, compacted: Compacted, summary: Summary) -> None:
+        """Add what the turn came to to the session, and compare our estimate with what was reported."""
+        if summary.reads:
+            self._gateway.compactor.note_reads(compacted, summary.reads)
+        elif summary.finished is not None:
+            origin, model = self._provider.target.origin, compacted.situation.model
+            self._gateway.budget.learn(origin, model, compacted.sent_tokens, summary.finished.usage)
 
     async def _pass_on(self, response: UpstreamResponse, body: bytes | None = None) -> None:
         """Relay an answer byte for byte: as it comes, or the body that was read already."""
@@ -304,6 +320,11 @@ class _Sender:
             raw_query=self._exchange.raw_query,
             body=body,
         )
+
+
+def _model(envelope: Envelope) -> str:
+    model = envelope.value("model")
+    return model if isinstance(model, str) else ""
 
 
 def choose_preset(exchange: Exchange, settings: Settings) -> Preset:

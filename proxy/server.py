@@ -140,8 +140,7 @@ class Server(uvicorn.Server):
         while self.server_state.tasks and (rest := half - loop.time()) > 0:
             await asyncio.wait(set(self.server_state.tasks), timeout=rest)
         left = max(0.0, began + self._options.drain_seconds - loop.time())
-        # uvicorn waits with asyncio.wait_for, which takes fractions; its annotation is narrower.
-        self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]
+        self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]  # fractions are taken as well
         self.should_exit = True
 
     def _hang_up(self) -> None:

@@ -553,7 +553,7 @@ async def endless() -> AsyncIterator[bytes]:
 async def collect(response: UpstreamResponse, into: list[bytes]) -> None:
     """Read a body, keeping what came before an error."""
     async for data in response:  # not a comprehension: what came before an error must stay
-        into.append(data)  # noqa: PERF401
+        into.append(data)  # noqa: PERF401 - the comprehension would lose them
 
 
 def free_port() -> int:

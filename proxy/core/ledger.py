@@ -71,7 +71,7 @@ class Offloaded(Entry, frozen=True, tag="offloaded"):
     lines: int
     head_lines: int
     tail_lines: int
-    reader: str  # name of the reading tool, as the stub gives it
+    reader: str  # name of the reading tool, as the stub gives it; "": it cannot be read
     tool: str | None = None
     first_line: str = ""
 

@@ -5,7 +5,8 @@ What holds here:
 - What the ledger knows is applied as it was decided, whatever today's policy says: a change of policy never rewrites
   decisions taken. Policies see only texts that no earlier request of this session held.
 - A stub and the tool that reads it are one decision: where the tool cannot be declared there is no stub and no hidden
-  turn, and nothing of that goes into the ledger.
+  turn. Only if the raw texts would not fit are there stubs that say they cannot be read here; these are decided anew
+  for each request, and nothing of them goes into the ledger.
 - The plan is a pure function of the history, the ledger and the terms, so a lost race is answered by planning again on
   the newer ledger.
 """
@@ -35,6 +36,7 @@ class Terms(msgspec.Struct, frozen=True):
     may_offload: bool  # False: nothing new leaves (the model cannot call the tool in this turn)
     has_tools: bool  # the client declares tools
     refused: frozenset[str] = frozenset()  # refs that were erased for good: their texts stay
+    room_tokens: int | None = None  # what fits at most, counted as estimates are; None: nobody knows
 
 
 class Fresh(msgspec.Struct, frozen=True):
@@ -69,7 +71,7 @@ class Stubs:
         if stub is None:
             spec = StubSpec(
                 ref=entry.ref,
-                tool=entry.reader,
+                tool=entry.reader or None,
                 kind=entry.kind,
                 tokens=entry.tokens,
                 lines=entry.lines,
@@ -91,10 +93,10 @@ class Planner:
 
     def plan(self, history: History, recognition: Recognition, root: bytes, terms: Terms) -> Plan:
         """Decide about a history; `root` is what a ledger without entries begins with."""
-        if terms.reader is None:
-            return Plan(recognition)
         ledger = recognition.ledger
         root = ledger.root or root
+        if terms.reader is None:
+            return self._plan_unreadable(history, recognition, root, terms)
         fresh = self._decide(history, recognition, root, terms) if terms.may_offload else ()
         stubs = _in_force(history, recognition, [f.entry for f in fresh])
         entries: tuple[AnyEntry, ...] = tuple(f.entry for f in fresh)
@@ -109,6 +111,17 @@ class Planner:
             fresh=fresh,
             entries=entries,
         )
+
+    def _plan_unreadable(self, history: History, recognition: Recognition, root: bytes, terms: Terms) -> Plan:
+        """Decide where nothing can be read back: everything is sent raw if it fits, else without the large texts."""
+        if terms.room_tokens is None or history.estimated_tokens <= terms.room_tokens:
+            return Plan(recognition)
+        # These decisions hold for this request alone, so what an earlier one sent raw may be taken, too.
+        anew = msgspec.structs.replace(recognition, known=history.leading)
+        fresh = self._decide(history, anew, root, terms)
+        stubs = _in_force(history, anew, [f.entry for f in fresh])
+        unreadable = {place: msgspec.structs.replace(entry, reader="") for place, entry in stubs.items()}
+        return Plan(recognition=recognition, stubs=unreadable, fresh=fresh)
 
     def _decide(self, history: History, known: Recognition, root: bytes, terms: Terms) -> tuple[Fresh, ...]:
         candidates = list(undecided(history, known))
@@ -130,7 +143,7 @@ class Planner:
                 view.taken.add((candidate.message, candidate.at))
                 key = (candidate.kind, candidate.exact)
                 if key not in out:
-                    entry = self._entry(edit, text_of(candidate), policy.name(), root, str(terms.reader))
+                    entry = self._entry(edit, text_of(candidate), policy.name(), root, terms.reader or "")
                     since = candidate.message - history.leading + known.shift
                     fresh = Fresh(msgspec.structs.replace(entry, since=since), text_of(candidate))
                     if entry.ref not in terms.refused and self._is_worth_it(fresh):

@@ -64,15 +64,15 @@ def health_routes(monitored: Monitored) -> ControllerRouterHandler:
     return Router("/", route_handlers=[live, ready, health], include_in_schema=False)
 
 
-async def store_problem(store: Pinged) -> str | None:
+async def store_problem(store: Pinged, patience_seconds: float = PING_SECONDS) -> str | None:
     """Return what keeps the store from working, or None; never waits for long."""
     try:
-        async with asyncio.timeout(PING_SECONDS):
+        async with asyncio.timeout(patience_seconds):
             await store.ping()
     except StoreError as error:
         return error.message
     except TimeoutError:
-        return f"The store does not answer within {PING_SECONDS:g} s."
+        return f"The store does not answer within {patience_seconds:g} s."
     return None
 
 

@@ -83,6 +83,7 @@ class Session:
         self.ledger = Ledger("ses")
         self.originals: dict[str, str] = {}
         self.refused: frozenset[str] = frozenset()
+        self.room_tokens: int | None = None
         self._known: dict[bytes, int] = {}
         self._memo = FactsMemo(adapter)
         self._planner = Planner(adapter, SECRET, stubs)
@@ -107,6 +108,7 @@ class Session:
             may_offload=situation.can_be_called,
             has_tools=situation.has_tools,
             refused=self.refused,
+            room_tokens=self.room_tokens,
         )
         return self._planner.plan(history, recognition, root, terms)
 

@@ -139,3 +139,16 @@ def test_the_tool_comes_with_the_first_stub_and_stays() -> None:
     assert "tools" not in session.serve(asked("small"))
     assert len(session.serve(asked())["tools"]) == 1
     assert len(session.serve([*asked("small")])["tools"]) == 1
+
+
+def test_what_can_neither_be_read_nor_fit_is_a_stub_that_says_so() -> None:
+    """Where the tool cannot be declared the raw text is sent if it fits, else a stub that promises nothing."""
+    session = Session(RESULTS)
+    session.room_tokens = 100_000
+    assert session.serve(asked(), n=2)["messages"] == asked()
+    session.room_tokens = 100
+    stub = text_of(session.serve(asked(), n=2)["messages"][2])
+    assert "cannot be read in this request" in stub
+    assert "read_offloaded" not in stub
+    assert session.ledger.version == 0, "nothing of that is a decision"
+    assert BIG in session.originals.values()

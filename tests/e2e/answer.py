@@ -47,7 +47,7 @@ class Answer:
         return cls(response.status_code, response.headers, [Arrival(0.0, response.content)])
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+    def json(self) -> Any:
         """The decoded body."""
         return json.loads(self.data)
 

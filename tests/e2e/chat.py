@@ -26,7 +26,7 @@ TOOLS = [
 class Chat:
     """A history that grows with each answer; `fields` are the other fields of each request."""
 
-    def __init__(self, client: Client, *opening: Message, **fields: Any) -> None:  # noqa: ANN401 - JSON
+    def __init__(self, client: Client, *opening: Message, **fields: Any) -> None:
         self.client = client
         self.messages: list[Message] = list(opening)
         self.fields = {"model": "m", "tools": TOOLS, **fields}
@@ -37,7 +37,7 @@ class Chat:
         self.messages += messages
         return self
 
-    def body(self, **changes: Any) -> bytes:  # noqa: ANN401 - JSON
+    def body(self, **changes: Any) -> bytes:
         """Return the next request."""
         return json.dumps({**self.fields, "messages": self.messages, **changes}).encode()
 

@@ -98,7 +98,7 @@ class Round(Struct, frozen=True):
         return [*out, {"index": 0, "delta": {}, "finish_reason": self._reason()}]
 
 
-def says(text: str = "", *calls: Call, **more: Any) -> Scripted:  # noqa: ANN401 - fields of Round
+def says(text: str = "", *calls: Call, **more: Any) -> Scripted:
     """Return a round of the model."""
     return Round(text=text, calls=calls, **more)
 

@@ -117,7 +117,7 @@ _SPELLINGS: dict[str, Callable[[Messages], bytes]] = {
 }
 
 
-def _send(chat: Chat, messages: bytes, **changes: Any) -> Answer:  # noqa: ANN401 - JSON
+def _send(chat: Chat, messages: bytes, **changes: Any) -> Answer:
     fields = json.dumps({**chat.fields, **changes}).encode()
     got = chat.client.post(b'{"messages":' + messages + b"," + fields[1:], chat.headers)
     assert got.status == 200, got.data

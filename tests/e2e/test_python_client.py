@@ -15,7 +15,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from tests.e2e.chat import TOOLS, assistant, large, result, step, user
+from tests.e2e.chat import TOOLS, result, step, user
 from tests.e2e.gateway import Gateway, Upstream
 from tests.e2e.model import TOOL, call, raw_messages, reads, says, tool_names, without_tool
 from tests.e2e.turns import STREAMED, TURNS, Turn
@@ -63,15 +63,15 @@ _TEXT = {"model": "m", "messages": [user("hi")]}
 _WITH_TOOLS = {**_TEXT, "tools": TOOLS}
 
 
-def _create(client: OpenAI, **fields: Any) -> object:  # noqa: ANN401 - JSON
+def _create(client: OpenAI, **fields: Any) -> object:
     return client.chat.completions.create(**{**_TEXT, **fields}).model_dump()
 
 
-def _iterate(client: OpenAI, **fields: Any) -> object:  # noqa: ANN401 - JSON
+def _iterate(client: OpenAI, **fields: Any) -> object:
     return [chunk.model_dump() for chunk in client.chat.completions.create(**{**_TEXT, "stream": True, **fields})]
 
 
-def _stream(client: OpenAI, **fields: Any) -> object:  # noqa: ANN401 - JSON
+def _stream(client: OpenAI, **fields: Any) -> object:
     with client.chat.completions.stream(**{**_TEXT, **fields}) as stream:
         seen = [event.to_dict() for event in stream]
         return seen, stream.get_final_completion().model_dump()
@@ -279,9 +279,7 @@ _RETRIED: dict[str, tuple[tuple[Reply, ...], int]] = {
 
 
 @pytest.mark.parametrize(("refusals", "count"), _RETRIED.values(), ids=_RETRIED)
-def test_retries_are_the_clients(
-    gateway: Gateway, upstream: Upstream, refusals: tuple[Reply, ...], count: int
-) -> None:
+def test_retries_are_the_clients(gateway: Gateway, upstream: Upstream, refusals: tuple[Reply, ...], count: int) -> None:
     """As many requests as without the gateway, with the same count of retries in each, and the same end."""
 
     def attempt(client: OpenAI) -> object:
@@ -303,7 +301,9 @@ def test_a_retry_sends_the_same_bytes(python: OpenAI, upstream: Upstream) -> Non
     """A request that is made again after an error has the same stubs; nothing is decided twice."""
     upstream.queue(_refuse(503, **{"Retry-After-Ms": "1"}))
     python.with_options(max_retries=1).chat.completions.create(
-        model="m", messages=[user("go"), *step("alpha")], tools=TOOLS  # type: ignore[arg-type]  # plain dicts
+        model="m",
+        messages=[user("go"), *step("alpha")],
+        tools=TOOLS,  # type: ignore[arg-type]  # plain dicts
     )
     first, second = upstream.bodies
     assert first == second
@@ -331,7 +331,7 @@ _SPLICED: dict[str, Any] = {"model": "m", "messages": _HISTORY, "tools": TOOLS}
 _ALL = {**TURNS, **STREAMED}
 
 
-def _assert_told(turn: Turn, message: Any, finish: str | None) -> None:  # noqa: ANN401 - of several SDK classes
+def _assert_told(turn: Turn, message: Any, finish: str | None) -> None:
     assert message.role == "assistant"
     assert (message.content or None) == turn.text
     made = [(one.id, one.function.name, one.function.arguments) for one in message.tool_calls or []]
@@ -468,7 +468,10 @@ async def test_many_asynchronous_chats_at_once(async_python: AsyncOpenAI, upstre
         messages: Any = [user(str(number)), *step(f"alpha{number}")]
         if number % 2:
             stream = await async_python.chat.completions.create(
-                model="m", messages=messages, tools=TOOLS, stream=True  # type: ignore[arg-type]  # plain dicts
+                model="m",
+                messages=messages,
+                tools=TOOLS,
+                stream=True,  # type: ignore[arg-type]  # plain dicts
             )
             said[number] = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         else:

@@ -90,6 +90,7 @@ TURNS: dict[str, Turn] = {
     "a slow round": Turn((says("wait ", reads()), says("done", pause_seconds=1.3)), "wait done"),
 }
 
+SPLIT_NAME = "a call whose name begins like ours, in pieces"
 STREAMED: dict[str, Turn] = {
     "a name in pieces": Turn(
         (
@@ -112,9 +113,7 @@ STREAMED: dict[str, Turn] = {
         ),
         "seen",
     ),
-    "a call in one piece": Turn(
-        (_streams({**_ROLE, **_calls(_delta(0, "r1", TOOL, _READ))}), says("seen")), "seen"
-    ),
+    "a call in one piece": Turn((_streams({**_ROLE, **_calls(_delta(0, "r1", TOOL, _READ))}), says("seen")), "seen"),
     "index 0 for all": Turn(
         (_streams(_ROLE, _calls(_delta(0, "r1", TOOL, _READ)), _calls(_delta(0, "c2", "search", '{"path": "a"}'))),),
         None,
@@ -138,8 +137,10 @@ STREAMED: dict[str, Turn] = {
         ),
         "seen",
     ),
-    "a finish of stop": Turn((_streams(_ROLE, _calls(_delta(0, "r1", TOOL, _READ)), finish="stop"), says("seen")), "seen"),
-    "the client's call first, its name like ours": Turn(
+    "a finish of stop": Turn(
+        (_streams(_ROLE, _calls(_delta(0, "r1", TOOL, _READ)), finish="stop"), says("seen")), "seen"
+    ),
+    SPLIT_NAME: Turn(
         (
             _streams(
                 _ROLE,
