@@ -45,7 +45,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="What the gateway costs next to a bare relay.")
     parser.add_argument("--only", default="", metavar="TEXT", help='cells whose name has this in it: "400 KB whole"')
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="turns of each target in a cell; default 6")
+    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="turns of each target in a cell; default 8")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args()
 

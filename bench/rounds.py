@@ -12,7 +12,7 @@ from bench.cells import SMALL_BYTES, Cell
 from bench.load import Failed, Load
 from bench.process import Target
 
-_PER_ROUND = {True: 300, False: 40}  # requests; by whether the body is small
+_PER_ROUND = {True: 300, False: 60}  # requests; by whether the body is small
 _SETTLE_SECONDS = 0.3  # the store writes behind
 
 

@@ -60,7 +60,7 @@ class Sessions:
         """Return the ledger of this history, a new one when it is unknown."""
         root = make_root(self.secret, identity.tenant, identity.session_key, history.opening)
         chain = history.chain(root)
-        anchors = history.anchors(self._anchor_key(identity))
+        anchors = history.anchors(self._anchor_key(identity), _MOST_ANCHORS)
         recognition = await self._by_prefix(identity, history, chain)
         if recognition is None:
             recognition = await self._by_anchor(identity, history, anchors)
@@ -116,7 +116,7 @@ class Sessions:
     async def _by_anchor(
         self, identity: Identity, history: History, anchors: list[tuple[bytes, int]]
     ) -> Recognition | None:
-        recent = anchors[: -_MOST_ANCHORS - 1 : -1]
+        recent = anchors[::-1]
         if not recent:
             return None
         tips = {t.key: t for t in await self.store.find_tips(identity.tenant, [key for key, _ in recent])}
@@ -155,6 +155,6 @@ def _batches(newest: int) -> Iterator[range]:
 def _marks(history: History, recognition: Recognition, tip: bytes, anchors: list[tuple[bytes, int]]) -> Iterator[Mark]:
     if len(history) > history.leading:
         yield Mark(key=tip, length=len(history) - history.leading + recognition.shift)
-    for key, stop in anchors[-_MOST_ANCHORS:]:
+    for key, stop in anchors:
         if stop > recognition.known or not recognition.ledger.version:
             yield Mark(key=key, length=stop - history.leading + recognition.shift)

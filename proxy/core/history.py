@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Literal, Protocol
 
 import msgspec
@@ -148,48 +147,59 @@ class History:
             out.append(blake2b(out[-1] + facts.match, digest_size=DIGEST_BYTES).digest())
         return out
 
-    @cached_property
-    def blocks(self) -> list[Block]:
-        """All assistant messages with the tool messages right behind each, in order."""
-        out: list[Block] = []
-        index, end = self.leading, len(self.facts)
-        while index < end:
-            stop = index + 1
-            if self.facts[index].role == "assistant":
-                while stop < end and self.facts[stop].role == "tool":
-                    stop += 1
-                out.append(Block(index, stop))
-            index = stop
-        return out
+    def block_at(self, index: int) -> Block | None:
+        """Return the block that holds the message at `index`: an assistant message, or a tool message behind one."""
+        start = index
+        while start > self.leading and self.facts[start].role == "tool":
+            start -= 1
+        if start < self.leading or self.facts[start].role != "assistant":
+            return None
+        stop = start + 1
+        while stop < len(self.facts) and self.facts[stop].role == "tool":
+            stop += 1
+        return Block(start, stop)
 
-    def anchors(self, key: bytes) -> list[tuple[bytes, int]]:
-        """Return (digest, index behind the block) for each assistant block that can identify this history.
+    def newest_blocks(self, most: int) -> list[Block]:
+        """Return the last blocks, in order."""
+        out: list[Block] = []
+        stop = len(self.facts)
+        for index in range(len(self.facts) - 1, self.leading - 1, -1):
+            role = self.facts[index].role
+            if role == "assistant":
+                out.append(Block(index, stop))
+                if len(out) == most:
+                    break
+            if role != "tool":
+                stop = index
+        return out[::-1]
+
+    def anchors(self, key: bytes, most: int) -> list[tuple[bytes, int]]:
+        """Return (digest, index behind the block) for the last blocks that can identify this history, oldest first.
 
         An anchor covers its block and everything back to the block before it, so that neither short common answers
         ("ok") nor the same first step under another task join strangers.
         """
         out: list[tuple[bytes, int]] = []
-        for before, block in itertools.pairwise(self.blocks):
-            covered = b"".join(f.match for f in self.facts[before.start : block.stop])
+        for before, block in itertools.pairwise(self.newest_blocks(most + 1)):
+            covered = b"".join([f.match for f in self.facts[before.start : block.stop]])
             out.append((digest(b"anchor", covered, key=key), block.stop))
         return out
 
     def tool_of(self, index: int) -> str | None:
         """Return the name of the tool that the message at `index` answers: by id inside its block, else by place."""
-        return self._tools.get(index)
-
-    @cached_property
-    def _tools(self) -> dict[int, str]:
-        out: dict[int, str] = {}
-        for block in self.blocks:
-            calls = list(self.facts[block.start].calls)
-            for index in range(block.start + 1, block.stop):
-                wanted = self.facts[index].call_id
-                call = next((c for c in calls if c.id == wanted), calls[0] if calls else None)
-                if call is not None:
-                    out[index] = call.name
-                    calls.remove(call)
-        return out
+        block = self.block_at(index)
+        if block is None:
+            return None
+        calls = list(self.facts[block.start].calls)
+        for place in range(block.start + 1, index + 1):
+            wanted = self.facts[place].call_id
+            call = next((c for c in calls if c.id == wanted), calls[0] if calls else None)
+            if call is None:
+                return None
+            if place == index:
+                return call.name
+            calls.remove(call)
+        return None
 
 
 def _count_leading(facts: list[Facts]) -> int:

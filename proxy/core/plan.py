@@ -183,24 +183,23 @@ def undecided(history: History, known: Recognition) -> Sequence[Candidate]:
     first = history.leading if known.anchored else known.known
     offloads = known.ledger.offloads
     out: list[Candidate] = []
-    blocks = {i: b.start for b in history.blocks if b.stop > first for i in range(b.start, b.stop)}
     for index in range(max(first, history.leading), len(history)):
         for slot in history.facts[index].slots:
             if not _applies(offloads.get((slot.kind, slot.exact)), index, history, known):
-                tool = history.tool_of(index) if slot.kind == "result" else None
-                out.append(_candidate(index, slot, tool, blocks.get(index)))
+                out.append(_candidate(index, slot, history))
     return out
 
 
-def _candidate(index: int, slot: Slot, tool: str | None, block: int | None) -> Candidate:
+def _candidate(index: int, slot: Slot, history: History) -> Candidate:
+    block = history.block_at(index) if slot.kind == "result" else None
     return Candidate(
         message=index,
         at=slot.at,
         kind=slot.kind,
         exact=slot.exact,
         size_bytes=slot.size_bytes,
-        tool=tool,
-        block=block,
+        tool=history.tool_of(index) if slot.kind == "result" else None,
+        block=None if block is None else block.start,
     )
 
 

@@ -30,7 +30,7 @@ class GatewayProcess:
     def __init__(self, folder: Path, upstream_url: str, *options: str) -> None:
         """Prepare `ullage serve` in a folder, with further options of that command."""
         self._folder = folder
-        self._log = folder / "gateway.log"
+        self._log_file = folder / "gateway.log"
         self._arguments = ("--upstream", upstream_url, "--store", "sqlite:///ullage.db", *options)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -48,7 +48,8 @@ class GatewayProcess:
     def start(self) -> None:
         """Start and wait until it listens; raises NotStarted."""
         command = [sys.executable, "-m", "proxy", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
-        with self._log.open("wb") as log:
+        with self._log_file.open("ab") as log:
+            begin = log.tell()
             self._process = subprocess.Popen(  # noqa: S603  # our own command
                 [*command, *self._arguments],
                 cwd=self._folder,
@@ -57,7 +58,7 @@ class GatewayProcess:
                 stdout=log,
                 stderr=log,
             )
-        self.port = self._wait(self._process)
+        self.port = self._wait(self._process, begin)
 
     def stop(self) -> int:
         """Ask it to end and return its exit code."""
@@ -76,6 +77,10 @@ class GatewayProcess:
         self.stop()
         self.start()
 
+    def log(self) -> str:
+        """Return the end of its log."""
+        return self._log_file.read_text("utf-8", "replace")[-_ENDING_OF_LOG:]
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -85,15 +90,15 @@ class GatewayProcess:
     ) -> None:
         self.stop()
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+    def _wait(self, process: subprocess.Popen[bytes], begin: int) -> int:
+        """Return the port that the log tells of from byte `begin` on."""
         end = time.monotonic() + _START_SECONDS
         while process.poll() is None and time.monotonic() < end:
-            if found := _LISTENING.search(self._log.read_bytes()):
+            if found := _LISTENING.search(self._log_file.read_bytes(), begin):
                 return int(found[1])
             time.sleep(0.02)
         self.stop()
-        text = self._log.read_text("utf-8", "replace")[-_ENDING_OF_LOG:]
-        raise NotStarted(f"the gateway did not start; its log ends with\n{text}")
+        raise NotStarted(f"the gateway did not start; its log ends with\n{self.log()}")
 
 
 def _environ() -> dict[str, str]:

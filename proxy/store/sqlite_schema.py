@@ -26,7 +26,8 @@ from urllib.parse import quote
 from proxy.errors import ConfigError, Full, StoreError, Unavailable
 
 SCHEMA = 1
-PATIENCE = 0.4  # seconds to wait for another process's transaction
+PATIENCE = 0.45  # seconds to wait for another process's transaction
+POLL = 0.002  # seconds between attempts to begin one
 GLANCE = 0.05  # the same for reads on the event loop, where hardly anything can make them wait
 SLOT_BITS = 24
 OLDEST_SQLITE = (3, 35)
@@ -104,6 +105,24 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+        else:
+            return
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Begin to write, waiting for others as long as is bearable.
+
+    SQLite's own waiting sleeps longer and longer, up to a tenth of a second; beside a process that writes all the time
+    it starves. So this asks often, and the connection's own patience must be none.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL)
         else:
             return
 

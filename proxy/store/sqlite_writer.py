@@ -29,7 +29,7 @@ from proxy.store.base import Clock, StoreOptions
 from proxy.store.sqlite_changes import Changes
 from proxy.store.sqlite_expiry import BEFORE_ALL_TIPS, expire_step, sweep_tips
 from proxy.store.sqlite_notes import write_batch
-from proxy.store.sqlite_schema import concerns_all, connect_writer, explain, prepare
+from proxy.store.sqlite_schema import begin, concerns_all, connect_writer, explain, prepare
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], T]
@@ -181,7 +181,7 @@ class Writer:
     def _commit(self, queue: Sequence[Awaited], batch: Batch) -> None:
         db = self._connect()
         self._synchronise("FULL" if any(awaited.durable for awaited in queue) else "NORMAL")
-        db.execute("BEGIN IMMEDIATE")
+        begin(db)
         dropped = write_batch(db, batch, self._options) if batch else 0
         for awaited in queue:
             _try(db, awaited)
@@ -214,7 +214,7 @@ class Writer:
         try:
             db = self._connect()
             self._synchronise("NORMAL")
-            db.execute("BEGIN IMMEDIATE")
+            begin(db)
             more = expire_step(db, self._clock() - self._options.idle_ttl - self._options.slack)
             if more:
                 self.sweep_orphans()
@@ -236,6 +236,7 @@ class Writer:
         db = connect_writer(self._path)
         try:
             prepare(db)
+            db.execute("PRAGMA busy_timeout=0")  # from now on `begin` is what waits
         except BaseException:
             db.close()
             raise

@@ -70,7 +70,7 @@ def test_leading_system_messages_are_outside_the_chain() -> None:
 def test_a_history_of_system_messages_has_no_opening() -> None:
     """Without a conversation there is nothing to tell it by."""
     lone = history({"role": "system", "content": "s"})
-    assert (lone.opening, lone.chain(b"r"), lone.blocks) == (b"", [b"r"], [])
+    assert (lone.opening, lone.chain(b"r"), lone.newest_blocks(8)) == (b"", [b"r"], [])
 
 
 def test_blocks_and_pairing_by_position() -> None:
@@ -84,7 +84,9 @@ def test_blocks_and_pairing_by_position() -> None:
         tool("c", "3"),
         tool("stray", "?"),
     )
-    assert told.blocks == [Block(1, 4), Block(4, 7)]
+    assert told.newest_blocks(8) == [Block(1, 4), Block(4, 7)]
+    assert told.newest_blocks(1) == [Block(4, 7)]
+    assert [told.block_at(i) for i in (0, 1, 3, 6)] == [None, Block(1, 4), Block(1, 4), Block(4, 7)]
     assert [told.tool_of(i) for i in range(7)] == [None, None, "second", "first", None, "third", None]
 
 
@@ -93,16 +95,16 @@ def test_anchors_cover_a_block_and_the_one_before() -> None:
     work = [assistant(None, ("z", "f")), tool("z", "KEY-A"), user("go"), assistant("ok"), user("next")]
     other = [assistant(None, ("z", "f")), tool("z", "KEY-B"), *work[2:]]
     mine, theirs = history(user("x"), *work), history(user("x"), *other)
-    assert not {d for d, _ in mine.anchors(b"k")} & {d for d, _ in theirs.anchors(b"k")}
+    assert not {d for d, _ in mine.anchors(b"k", 8)} & {d for d, _ in theirs.anchors(b"k", 8)}
     trimmed = history(user("clock 12:01"), *work, assistant("more"))
-    assert [d for d, _ in trimmed.anchors(b"k")][:1] == [d for d, _ in mine.anchors(b"k")]
-    assert [stop for _, stop in mine.anchors(b"k")] == [5]
+    assert [d for d, _ in trimmed.anchors(b"k", 8)][:1] == [d for d, _ in mine.anchors(b"k", 8)]
+    assert [stop for _, stop in mine.anchors(b"k", 8)] == [5]
 
 
 def test_a_lone_block_is_no_anchor() -> None:
     """Neither one answer nor one first step under another task identifies anybody."""
-    assert history(user("x"), assistant("ok"), user("y")).anchors(b"k") == []
-    assert history(user("x"), assistant(None, ("z", "f")), tool("z", "r"), user("y")).anchors(b"k") == []
+    assert history(user("x"), assistant("ok"), user("y")).anchors(b"k", 8) == []
+    assert history(user("x"), assistant(None, ("z", "f")), tool("z", "r"), user("y")).anchors(b"k", 8) == []
 
 
 def test_facts_are_made_once() -> None:

@@ -54,7 +54,8 @@ class Answer:
     @property
     def session(self) -> str | None:
         """The id of the session."""
-        return self.headers.get("x-ullage-session")
+        session: str | None = self.headers.get("x-ullage-session")
+        return session
 
     @property
     def compaction(self) -> Compaction:
@@ -67,7 +68,7 @@ class Answer:
     @property
     def is_stream(self) -> bool:
         """Whether it is an event stream."""
-        return self.headers.get("content-type", "").startswith("text/event-stream")
+        return str(self.headers.get("content-type")).startswith("text/event-stream")
 
     @property
     def events(self) -> list[Any]:

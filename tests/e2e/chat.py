@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from tests.e2e.answer import Answer, Message
 from tests.e2e.gateway import Client
-from tests.e2e.model import TOOL, Call
+from tests.e2e.model import TOOL, Call, raw_messages
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {
@@ -95,6 +96,12 @@ def assert_valid(messages: list[Message]) -> None:
         assert not open_calls, f"unanswered before {message}: {open_calls}"
         open_calls = [made["id"] for made in message.get("tool_calls") or []]
     assert not open_calls, f"unanswered: {open_calls}"
+
+
+def assert_grows(bodies: Sequence[bytes]) -> None:
+    """Check that each request begins with all messages of the one before, byte for byte."""
+    for older, newer in pairwise(map(raw_messages, bodies)):
+        assert newer[: len(older)] == older
 
 
 def assert_hidden(answer: Answer) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -20,6 +22,7 @@ LIMIT_TOKENS = 200  # texts over it are moved out
 READ_TOKENS = 400
 READ_SECONDS = 2.0  # how long the upstream may be silent
 ROUNDS = 3
+WINDOW_TOKENS = 4000  # of the model "tiny"
 
 _CONFIG = f"""
 [server]
@@ -28,6 +31,9 @@ keepalive_seconds = 1
 
 [upstream]
 timeout = {{ connect = 2.0, read = {READ_SECONDS} }}
+
+[models.tiny]
+window = {WINDOW_TOKENS}
 
 [defaults]
 preset = "small"
@@ -69,15 +75,18 @@ class Upstream(FakeUpstream):
 
 
 class Gateway(GatewayProcess):
-    """One `ullage serve` with low limits; processes in one folder share their store."""
+    """One `ullage serve` with low limits, on a store of its own or on that of another one."""
 
-    def __init__(self, folder: Path, upstream: Upstream, name: str = "gateway") -> None:
+    def __init__(self, folder: Path, upstream: Upstream, shared_store: Path | None = None) -> None:
+        folder.mkdir(exist_ok=True)
         config = folder / "small.toml"
         config.write_text(_CONFIG)
         super().__init__(folder, upstream.url, "--config", str(config))
-        self._log = folder / f"{name}.log"
         self.upstream = upstream
         self.store = folder / "ullage.db"
+        self._log_lines = folder / "gateway.log"
+        if shared_store is not None:
+            self.store.symlink_to(shared_store)
 
     @property
     def base_url(self) -> str:
@@ -85,15 +94,15 @@ class Gateway(GatewayProcess):
         return f"{self.url}/v1"
 
     @property
-    def log(self) -> list[dict[str, Any]]:
+    def logged(self) -> list[dict[str, Any]]:
         """The lines of its log."""
-        return [json.loads(line) for line in self._log.read_text().splitlines()]
+        return [json.loads(line) for line in self._log_lines.read_text().splitlines()]
 
     def kill(self) -> None:
         """End it at once, without a chance to write anything."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self.stop()
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -124,7 +133,7 @@ class Client:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         self._http = httpx.Client(headers=headers, timeout=_PATIENCE_SECONDS, trust_env=False)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from tests.fakes.upstream import Pause, Received, Reply, Scripted, answer, events
+from tests.fakes.upstream import Pause, Received, Reply, answer, events
 
 TOOL = "read_offloaded"
 _REF = re.compile(rb"off_[a-z2-7]{26,}")
@@ -98,7 +98,7 @@ class Round(Struct, frozen=True):
         return [*out, {"index": 0, "delta": {}, "finish_reason": self._reason()}]
 
 
-def says(text: str = "", *calls: Call, **more: Any) -> Scripted:
+def says(text: str = "", *calls: Call, **more: Any) -> Round:
     """Return a round of the model."""
     return Round(text=text, calls=calls, **more)
 
@@ -116,6 +116,11 @@ def reads(ref: str = "$REF", ident: str = "r1", **more: object) -> Call:
 def refs(data: bytes) -> list[str]:
     """Return the refs in a body, each once, in order."""
     return list(dict.fromkeys(found.decode() for found in _REF.findall(data)))
+
+
+def frames(*items: object) -> list[bytes]:
+    """Return objects as events of a stream."""
+    return [b"data: " + msgspec.json.encode(item) + b"\n\n" for item in items]
 
 
 def raw_messages(body: bytes) -> list[bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.answer import Answer, Message
-from tests.e2e.chat import TOOLS, Chat, assert_valid, large, result, step, system, user
+from tests.e2e.chat import TOOLS, Chat, assert_grows, assert_valid, large, result, step, system, user
 from tests.e2e.gateway import Client, Upstream
 from tests.e2e.model import TOOL, call, raw_messages, raw_tools, reads, refs, says, tool_names
 from tests.fakes.upstream import Received, Reply
@@ -62,7 +62,7 @@ def _drop_nulls(messages: Messages) -> bytes:
 
 
 def _add_nulls(messages: Messages) -> bytes:
-    extra = {"refusal": None, "audio": None, "annotations": [], "function_call": None}
+    extra: Message = {"refusal": None, "audio": None, "annotations": [], "function_call": None}
     return json.dumps([{**extra, **m} if m["role"] == "assistant" else m for m in messages]).encode()
 
 
@@ -162,8 +162,8 @@ def test_another_spelling_each_time_keeps_what_it_spells(
         chat.add(user(text))
         got = _send(chat, spell(chat.messages))
         chat.messages.append(got.message)
-        bodies.append(raw_messages(upstream.bodies[-1]))
-    assert bodies[1][: len(bodies[0])] == bodies[0]
+        bodies.append(upstream.bodies[-1])
+    assert_grows(bodies)
 
 
 def test_dropped_reasoning_is_put_back_in_hidden_rounds_alone(chat: Chat, upstream: Upstream) -> None:
@@ -247,8 +247,7 @@ def test_tools_that_change_with_each_call_change_nothing_else(chat: Chat, upstre
         assert tool_names(sent[-1]) == [*[tool["function"]["name"] for tool in tools or []], TOOL]
     assert len(sessions) == 1
     assert len({raw_tools(body)[-1] for body in sent}) == 1
-    for older, newer in zip(sent, sent[1:], strict=False):
-        assert raw_messages(newer)[: len(raw_messages(older))] == raw_messages(older)
+    assert_grows(sent)
 
 
 def test_a_client_that_has_a_tool_of_that_name_keeps_it(client: Client, upstream: Upstream) -> None:
@@ -396,8 +395,7 @@ def test_two_chats_with_one_opening_stay_apart(client: Client, upstream: Upstrea
     assert sessions[0] != sessions[1]
     for which, ident in enumerate(("one", "two")):
         assert _hidden(json.loads(mine[which][-1])["messages"]) == [ident, ident]
-        for older, newer in zip(mine[which], mine[which][1:], strict=False):
-            assert raw_messages(newer)[: len(raw_messages(older))] == raw_messages(older)
+        assert_grows(mine[which])
     assert not set(refs(mine[0][-1])) & set(refs(mine[1][-1]))
 
 

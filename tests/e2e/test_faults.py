@@ -10,14 +10,15 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 import httpx
 import pytest
 
 from tests.e2e.answer import Answer, Message
-from tests.e2e.chat import TOOLS, Chat, assert_hidden, assert_valid, assistant, large, result, step, user
+from tests.e2e.chat import TOOLS, Chat, assert_grows, assert_hidden, assert_valid, assistant, large, result, step, user
 from tests.e2e.gateway import Client, Gateway, Upstream
-from tests.e2e.model import TOOL, call, raw_messages, reads, refs, says, without_tool
+from tests.e2e.model import TOOL, call, frames, raw_messages, reads, refs, says, without_tool
 from tests.fakes.upstream import (
     CLOSE,
     CUT,
@@ -37,7 +38,7 @@ from tests.fakes.upstream import (
 pytestmark = pytest.mark.e2e
 
 _JSON = {"Content-Type": "application/json"}
-_FRAMES = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks("one two three", None)]
+_FRAMES = frames(*chunks("one two three", None))
 
 
 # -- the upstream
@@ -287,9 +288,7 @@ def test_killed_between_requests(own_gateway: Gateway, own_client: Client) -> No
     own_gateway.start()
     third = chat.ask(user("so?"))
     assert first.session == second.session == third.session
-    sent = [raw_messages(body) for body in upstream.bodies]
-    for older, newer in zip(sent, sent[1:], strict=False):
-        assert newer[: len(older)] == older
+    assert_grows(upstream.bodies)
     alpha, beta = refs(upstream.bodies[-1])
     assert own_client.original(alpha) == large("alpha").encode()
     assert own_client.original(beta) == large("beta").encode()
@@ -319,8 +318,7 @@ def test_killed_while_a_stream_runs(own_gateway: Gateway, own_client: Client, is
     assert got.message["content"] == "looking seen"
     assert upstream.bodies[1 + is_hidden] == upstream.bodies[0]
     chat.ask(user("so?"))
-    older, newer = raw_messages(upstream.bodies[-2]), raw_messages(upstream.bodies[-1])
-    assert newer[: len(older)] == older
+    assert_grows(upstream.bodies[-2:])
 
 
 def test_killed_before_the_upstream_answers_many_times(own_gateway: Gateway, own_client: Client) -> None:
@@ -386,7 +384,7 @@ def test_a_store_that_fails_while_it_runs(
     chat = Chat(own_client, user("go"), *step("alpha"))
     upstream.queue(says("looking ", reads()), says("seen"))
     chat.ask()
-    before = raw_messages(upstream.bodies[-1])
+    before = upstream.bodies[-1]
     chat.add(user("more"), *step("beta", "c2"))
     with fault(own_gateway):  # type: ignore[attr-defined]  # each is a context
         for _ in range(2):
@@ -395,8 +393,7 @@ def test_a_store_that_fails_while_it_runs(
             assert upstream.bodies[-1] == chat.body()
             assert got.message["content"] == "hello there"
     got = _ask_until_applied(chat)
-    after = raw_messages(upstream.bodies[-1])
-    assert after[: len(before)] == before
+    assert_grows([before, upstream.bodies[-1]])
     assert got.compaction.edits == 2
     assert own_client.original(refs(upstream.bodies[-1])[-1]) == large("beta").encode()
 
@@ -438,7 +435,7 @@ class _Switch:
         self._away = gateway.without_store()
         self._is_off = False
 
-    def __enter__(self) -> _Switch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -493,7 +490,7 @@ def test_fifty_streams_at_once(gateway: Gateway, upstream: Upstream) -> None:
         assert got.message["content"] == f"{looked}{number} says " + "word " * 20
         assert (got.finish, got.is_done) == ("stop", True)
         assert_hidden(got)
-    assert len({answer for answer in upstream.bodies}) == 75
+    assert len(set(upstream.bodies)) == 75
 
 
 # -- the request

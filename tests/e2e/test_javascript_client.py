@@ -5,17 +5,31 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.chat import TOOLS, assert_valid, result, step, user
+from tests.e2e.chat import TOOLS, assert_grows, assert_valid, step, user
 from tests.e2e.gateway import Gateway, Upstream
-from tests.e2e.model import TOOL, call, raw_messages, reads, refs, says, tool_names, without_tool
+from tests.e2e.model import TOOL, call, reads, refs, says
+from tests.e2e.sdk import (
+    HI,
+    HI_WITH_TOOLS,
+    MODEL,
+    MODELS,
+    SPLICED,
+    VECTORS,
+    WITH_USAGE,
+    assert_remembered,
+    broken_stream,
+    endless_stream,
+    refusal,
+    seen,
+)
 from tests.e2e.turns import SPLIT_NAME, STREAMED, TURNS, Turn
-from tests.fakes.upstream import CUT, HANG, Received, Scripted, answer, chunks, cut, events, pieces, silence
+from tests.fakes.upstream import Scripted, answer, chunks, cut, events, silence
 
 pytestmark = [
     pytest.mark.e2e,
@@ -23,8 +37,6 @@ pytestmark = [
 ]
 
 _FOLDER = Path(__file__).parent / "javascript"
-# Written anew for each connection, or for an answer that must be readable here.
-_ON_THE_WAY = frozenset({"host", "connection", "content-length", "accept-encoding"})
 _OURS = ("x-ullage-", "server-timing", "keep-alive", "connection", "transfer-encoding")
 
 
@@ -81,59 +93,42 @@ def tell(javascript: JavaScript, gateway: Gateway, request: pytest.FixtureReques
 
 # -- with and without the gateway
 
-_TEXT = {"model": "m", "messages": [user("hi")]}
-_WITH_TOOLS = {**_TEXT, "tools": TOOLS}
-_USAGE = {"stream_options": {"include_usage": True}}
 _BOTH = says("", call("search", '{"path": "é"}'), call("read_file", ident="c2"))
 _JSON_TEXT = says('{"name": "n", "pages": [1, 2]}')
-_MODEL = {"id": "m", "object": "model", "created": 1, "owned_by": "o"}
-_VECTOR = {"object": "embedding", "index": 0, "embedding": "AACAPwAAAEA="}
 _WITH_ID = {"X-Request-Id": "req_1", "OpenAI-Processing-Ms": "7"}
 _RUN = (says("", call("read_file", '{"path": "a"}')), says("now ", call("search", '{"path": "b"}', "c2")), says("done"))
 
-_SCENARIOS: dict[str, tuple[str, dict[str, Any], tuple[Scripted, ...]]] = {
-    "create": ("create", _TEXT, (says("hello"),)),
-    "create with tools": ("create", _WITH_TOOLS, (_BOTH,)),
-    "iterate": ("iterate", {**_TEXT, **_USAGE}, (says("one two three"),)),
-    "iterate with tools": ("iterate", _WITH_TOOLS, (_BOTH,)),
-    "stream": ("stream", _TEXT, (says("one two three"),)),
-    "stream with tools": ("stream", {**_WITH_TOOLS, **_USAGE}, (_BOTH,)),
-    "pass on": ("passOn", _WITH_TOOLS, (_BOTH,)),
-    "parse": ("parse", _TEXT, (_JSON_TEXT,)),
-    "parse streamed": ("parseStreamed", _TEXT, (_JSON_TEXT,)),
-    "models": ("models", {}, (answer({"object": "list", "data": [_MODEL]}), answer(_MODEL))),
-    "embeddings": ("embeddings", {}, (answer({"object": "list", "model": "e", "data": [_VECTOR]}),)),
+Order = tuple[str, dict[str, Any], tuple[Scripted, ...]]
+_SCENARIOS: dict[str, Order] = {
+    "create": ("create", HI, (says("hello"),)),
+    "create with tools": ("create", HI_WITH_TOOLS, (_BOTH,)),
+    "iterate": ("iterate", {**HI, **WITH_USAGE}, (says("one two three"),)),
+    "iterate with tools": ("iterate", HI_WITH_TOOLS, (_BOTH,)),
+    "stream": ("stream", HI, (says("one two three"),)),
+    "stream with tools": ("stream", {**HI_WITH_TOOLS, **WITH_USAGE}, (_BOTH,)),
+    "pass on": ("passOn", HI_WITH_TOOLS, (_BOTH,)),
+    "parse": ("parse", HI, (_JSON_TEXT,)),
+    "parse streamed": ("parseStreamed", HI, (_JSON_TEXT,)),
+    "models": ("models", {}, (answer(MODELS), answer(MODEL))),
+    "embeddings": ("embeddings", {}, (answer(VECTORS),)),
 }
 
 
-def _seen(received: Received) -> object:
-    """Return what an upstream sees of a request, without what belongs to the way and without our tool."""
-    body = received.body
-    if b'"tools"' in body and TOOL in tool_names(body):
-        body = without_tool(body)
-    fields = sorted((name.lower().decode(), value) for name, value in received.headers)
-    return received.method, received.target, [field for field in fields if field[0] not in _ON_THE_WAY], body
-
-
-@pytest.mark.parametrize(("scenario", "fields", "replies"), _SCENARIOS.values(), ids=_SCENARIOS)
+@pytest.mark.parametrize("order", _SCENARIOS.values(), ids=_SCENARIOS)
 def test_the_gateway_makes_no_difference(
-    javascript: JavaScript,
-    gateway: Gateway,
-    upstream: Upstream,
-    scenario: str,
-    fields: dict[str, Any],
-    replies: Sequence[Scripted],
+    javascript: JavaScript, gateway: Gateway, upstream: Upstream, order: Order
 ) -> None:
     """The client gets what it would get without it, and the upstream the same requests but for the declared tool."""
-    told, seen = [], []
+    scenario, fields, replies = order
+    told, arrived = [], []
     for base_url in (upstream.url, gateway.base_url):
         upstream.forget()
         upstream.queue(*replies)
         told.append(javascript.tell(scenario, base_url, fields))
-        seen.append([_seen(received) for received in upstream.received])
+        arrived.append([seen(received) for received in upstream.received])
     assert "value" in told[0]
     assert told[1] == told[0]
-    assert seen[1] == seen[0]
+    assert arrived[1] == arrived[0]
 
 
 @pytest.mark.parametrize("scenario", ["runTools", "runToolsStreamed"])
@@ -145,7 +140,7 @@ def test_a_runner_makes_no_difference(
     for base_url in (upstream.url, gateway.base_url):
         upstream.forget()
         upstream.queue(*_RUN)
-        told.append(javascript.tell(scenario, base_url, _TEXT))
+        told.append(javascript.tell(scenario, base_url, HI))
     assert told[0]["value"]["called"] == [["read_file", "a"], ["search", "b"]]
     assert told[1] == told[0]
     assert len(refs(upstream.bodies[-1])) == 2
@@ -156,7 +151,7 @@ def test_headers_of_the_upstream_stay(javascript: JavaScript, gateway: Gateway, 
     got = []
     for base_url in (upstream.url, gateway.base_url):
         upstream.queue(answer({"id": "x", "object": "chat.completion", "choices": []}, headers=_WITH_ID))
-        value = javascript.tell("response", base_url, _TEXT)["value"]
+        value = javascript.tell("response", base_url, HI)["value"]
         value["headers"] = {k: v for k, v in value["headers"].items() if not k.startswith(_OURS)}
         got.append(value)
     assert got[0] == got[1]
@@ -177,19 +172,14 @@ _ERRORS = {
 }
 
 
-def _refuse(status: int, **headers: str) -> Scripted:
-    error = {"message": f"no {status}", "type": "t", "param": "messages", "code": "c"}
-    return answer({"error": error}, status, {"X-Request-Id": "req_7", **headers})
-
-
 @pytest.mark.parametrize("scenario", ["create", "iterate", "stream"])
 @pytest.mark.parametrize("status", _ERRORS)
 def test_errors_are_what_they_were(
     javascript: JavaScript, gateway: Gateway, upstream: Upstream, status: int, scenario: str
 ) -> None:
     """The same class with the same status, code, body and request id."""
-    upstream.queue(_refuse(status), _refuse(status))
-    got = [javascript.tell(scenario, base_url, _WITH_TOOLS) for base_url in (upstream.url, gateway.base_url)]
+    upstream.queue(refusal(status), refusal(status))
+    got = [javascript.tell(scenario, base_url, HI_WITH_TOOLS) for base_url in (upstream.url, gateway.base_url)]
     assert got[0] == got[1]
     assert (got[1]["error"]["name"], got[1]["error"]["status"]) == (_ERRORS[status], status)
     assert got[1]["error"]["requestID"] == "req_7"
@@ -202,8 +192,8 @@ def test_a_stream_that_breaks_raises(
 ) -> None:
     """A broken answer is an error for the client and never a short one."""
     upstream.queue(*([says("one ", reads("index"))] if is_spliced else []))
-    upstream.queue(pieces(*[b"data: " + json.dumps(c).encode() + b"\n\n" for c in chunks("two", None)], CUT))
-    told = javascript.tell(scenario, gateway.base_url, _WITH_TOOLS)
+    upstream.queue(broken_stream())
+    told = javascript.tell(scenario, gateway.base_url, HI_WITH_TOOLS)
     assert "before it was complete" in json.dumps(told["error"])
 
 
@@ -211,15 +201,15 @@ def test_an_error_in_a_stream_is_what_it_was(javascript: JavaScript, gateway: Ga
     """An error event is the same error."""
     broken = events(*chunks("one", None), {"error": {"message": "over", "type": "t", "param": None, "code": "c"}})
     upstream.queue(broken, broken)
-    got = [javascript.tell("stream", base_url, _TEXT) for base_url in (upstream.url, gateway.base_url)]
+    got = [javascript.tell("stream", base_url, HI) for base_url in (upstream.url, gateway.base_url)]
     assert got[0] == got[1]
     assert got[1]["error"]["code"] == "c"
 
 
 def test_retries_are_the_clients(tell: Tell, upstream: Upstream) -> None:
     """The client's own retries go through, counted by it, with the same bytes each time."""
-    upstream.queue(_refuse(503, **{"Retry-After-Ms": "1"}), _refuse(429, **{"Retry-After-Ms": "1"}), says("hello"))
-    tell("create", {**_WITH_TOOLS, "messages": [user("go"), *step("alpha")]}, maxRetries=2)
+    upstream.queue(refusal(503, **{"Retry-After-Ms": "1"}), refusal(429, **{"Retry-After-Ms": "1"}), says("hello"))
+    tell("create", {**HI_WITH_TOOLS, "messages": [user("go"), *step("alpha")]}, maxRetries=2)
     assert [received.header("x-stainless-retry-count") for received in upstream.received] == ["0", "1", "2"]
     assert len(set(upstream.bodies)) == 1
 
@@ -227,28 +217,26 @@ def test_retries_are_the_clients(tell: Tell, upstream: Upstream) -> None:
 def test_an_upstream_that_is_away(javascript: JavaScript, gateway: Gateway, upstream: Upstream) -> None:
     """Its absence is a 502 of ours, which the client knows as a server error."""
     upstream.otherwise = lambda _: cut()
-    error = javascript.tell("create", gateway.base_url, _TEXT)["error"]
+    error = javascript.tell("create", gateway.base_url, HI)["error"]
     assert (error["name"], error["status"], error["type"]) == ("InternalServerError", 502, "ullage_error")
 
 
 def test_a_stream_that_is_left(tell: Tell, upstream: Upstream) -> None:
     """Leaving the loop ends the upstream's work."""
-    upstream.queue(pieces(*[b"data: " + json.dumps(c).encode() + b"\n\n" for c in chunks("one", None)], HANG))
-    assert tell("leave", _WITH_TOOLS) == "one "
+    upstream.queue(endless_stream())
+    assert tell("leave", HI_WITH_TOOLS) == "one "
     assert upstream.received[0].wait_gone()
 
 
 def test_a_request_that_is_aborted(javascript: JavaScript, gateway: Gateway, upstream: Upstream) -> None:
     """Aborting ends the upstream's work."""
     upstream.queue(silence())
-    assert javascript.tell("abort", gateway.base_url, _TEXT)["error"]["name"] == "APIUserAbortError"
+    assert javascript.tell("abort", gateway.base_url, HI)["error"]["name"] == "APIUserAbortError"
     assert upstream.received[0].wait_gone(1.5)
 
 
 # -- spliced turns
 
-_HISTORY = [user("go"), *step("alpha")]
-_SPLICED: dict[str, Any] = {"model": "m", "messages": _HISTORY, "tools": TOOLS}
 # With or without the gateway this client takes the last piece of a name for the whole.
 _ALL = {name: turn for name, turn in {**TURNS, **STREAMED}.items() if name != SPLIT_NAME}
 
@@ -264,35 +252,28 @@ def _assert_told(turn: Turn, choice: dict[str, Any]) -> None:
     assert choice["finish_reason"] == turn.finish
 
 
-def _assert_remembered(tell: Tell, upstream: Upstream, message: dict[str, Any], turn: Turn) -> None:
-    """Send the SDK's own copy of the message back, and find the hidden rounds before it."""
-    before = raw_messages(upstream.bodies[-1])
-    upstream.forget()
-    answers = [result("small", ident) for ident, _, _ in turn.calls]
+def _asking(tell: Tell) -> Callable[[list[dict[str, Any]]], object]:
     # JavaScript writes the history anew, in another spelling than the one that was sent first.
-    tell("create", {**_SPLICED, "messages": [*_HISTORY, message, *answers, user("so?")]})
-    after = raw_messages(upstream.bodies[0])
-    assert after[: len(before)] == before
-    assert TOOL in json.dumps([json.loads(raw) for raw in after[3:]])
+    return lambda messages: tell("create", {**SPLICED, "messages": messages})
 
 
 @pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
 def test_a_spliced_answer(tell: Tell, upstream: Upstream, turn: Turn) -> None:
     """A whole answer over hidden rounds is one message, with the usage of all, and is known when it comes back."""
     upstream.queue(*turn.replies)
-    got = tell("create", _SPLICED)
+    got = tell("create", SPLICED)
     (choice,) = got["choices"]
     _assert_told(turn, choice)
     assert got["usage"]["completion_tokens"] == turn.completion_tokens
     assert TOOL not in json.dumps(got)
-    _assert_remembered(tell, upstream, choice["message"], turn)
+    assert_remembered(_asking(tell), upstream, choice["message"], turn)
 
 
 @pytest.mark.parametrize("turn", _ALL.values(), ids=_ALL)
 def test_a_spliced_stream_by_the_helper(tell: Tell, upstream: Upstream, turn: Turn) -> None:
     """The helper takes every event as part of one answer, and its copy is known when it comes back."""
     upstream.queue(*turn.replies)
-    got = tell("stream", {**_SPLICED, **_USAGE})
+    got = tell("stream", {**SPLICED, **WITH_USAGE})
     (choice,) = got["completion"]["choices"]
     _assert_told(turn, choice)
     assert got["seen"]["content"] == (turn.text or "")
@@ -300,14 +281,14 @@ def test_a_spliced_stream_by_the_helper(tell: Tell, upstream: Upstream, turn: Tu
     usage = got["completion"]["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, turn.completion_tokens)
     assert TOOL not in json.dumps(got)
-    _assert_remembered(tell, upstream, got["message"], turn)
+    assert_remembered(_asking(tell), upstream, got["message"], turn)
 
 
 @pytest.mark.parametrize("turn", _ALL.values(), ids=_ALL)
 def test_a_spliced_stream_that_is_passed_on(tell: Tell, upstream: Upstream, turn: Turn) -> None:
     """Passed on as a readable stream and read by another helper it comes to the same message."""
     upstream.queue(*turn.replies)
-    (choice,) = tell("passOn", _SPLICED)["choices"]
+    (choice,) = tell("passOn", SPLICED)["choices"]
     _assert_told(turn, choice)
 
 
@@ -321,15 +302,13 @@ def test_a_runner_over_spliced_turns(tell: Tell, upstream: Upstream, scenario: s
         says("", reads(ident="r3")),
         says("done"),
     )
-    got = tell(scenario, _TEXT)
+    got = tell(scenario, HI)
     assert got["called"] == [["read_file", "a"], ["search", "b"]]
     assert got["content"] == "done"
     assert TOOL not in json.dumps(got)
-    sent = [raw_messages(body) for body in upstream.bodies]
-    assert len(sent) == 5
-    for older, newer in zip(sent, sent[1:], strict=False):
-        assert newer[: len(older)] == older
-        assert_valid([json.loads(raw) for raw in newer])
+    assert len(upstream.bodies) == 5
+    assert_grows(upstream.bodies)
+    assert_valid(json.loads(upstream.bodies[-1])["messages"])
 
 
 def test_a_spliced_answer_is_parsed(tell: Tell, upstream: Upstream) -> None:
@@ -337,4 +316,4 @@ def test_a_spliced_answer_is_parsed(tell: Tell, upstream: Upstream) -> None:
     strict = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]
     for scenario in ("parse", "parseStreamed"):
         upstream.queue(says("", reads()), _JSON_TEXT)
-        assert tell(scenario, {**_SPLICED, "tools": strict}) == {"name": "n", "pages": [1, 2]}
+        assert tell(scenario, {**SPLICED, "tools": strict}) == {"name": "n", "pages": [1, 2]}

@@ -11,12 +11,25 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.answer import Message
-from tests.e2e.chat import TOOLS, Chat, assert_hidden, assert_valid, assistant, large, result, step, system, user
+from tests.e2e.chat import (
+    TOOLS,
+    Chat,
+    assert_grows,
+    assert_hidden,
+    assert_valid,
+    assistant,
+    large,
+    result,
+    step,
+    system,
+    user,
+)
 from tests.e2e.conftest import NewClient
-from tests.e2e.gateway import ROUNDS, Client, Gateway, Upstream
+from tests.e2e.gateway import ROUNDS, WINDOW_TOKENS, Client, Gateway, Upstream
 from tests.e2e.model import (
     TOOL,
     call,
+    frames,
     raw_messages,
     raw_tools,
     reads,
@@ -99,6 +112,17 @@ def test_law_b_what_no_edit_touches_keeps_its_bytes(client: Client, upstream: Up
     assert sent == before + json.dumps(large("alpha")).encode() + after
 
 
+def test_law_b_presets_that_change_nothing(client: Client, upstream: Upstream) -> None:
+    """Under `off` the gateway is a plain relay; under `shadow` it decides, stores, reports, and sends what came."""
+    sent = _odd("\n".join(large(str(number)) for number in range(20)))
+    off = client.post(sent, {"x-ullage-policy": "off"})
+    shadow = client.post(sent, {"x-ullage-policy": "shadow"})
+    assert upstream.bodies == [sent, sent]
+    assert (off.session, off.compaction.state) == (None, "none")
+    assert (shadow.compaction.state, shadow.compaction.edits) == ("shadow", 1)
+    assert not any(name.lower().startswith(b"x-ullage") for r in upstream.received for name, _ in r.headers)
+
+
 def test_law_c_a_repeated_request_gets_the_same_bytes(client: Client, upstream: Upstream) -> None:
     """Once more, and once more after the chat has gone on: the same history is the same body."""
     chat = Chat(client, system("s"), user("go"), *step("alpha"))
@@ -143,7 +167,7 @@ def test_law_c_a_restart_changes_nothing(own_gateway: Gateway, own_client: Clien
 
 def test_law_c_two_replicas_agree(own_gateway: Gateway, own_client: Client, tmp_path: Path) -> None:
     """Another process on the same store sends the same bytes for the same history, at once."""
-    replica = Gateway(tmp_path, own_gateway.upstream, "replica")
+    replica = Gateway(tmp_path / "replica", own_gateway.upstream, own_gateway.store)
     with replica, Client(replica, own_client.key) as other:
         chat = _chat_with_everything(own_client, own_gateway.upstream)
         here, there = own_client.post(chat.body()), other.post(chat.body())
@@ -160,7 +184,7 @@ def test_law_c_two_replicas_agree(own_gateway: Gateway, own_client: Client, tmp_
 
 def test_law_c_two_replicas_agree_at_the_same_moment(own_gateway: Gateway, own_client: Client, tmp_path: Path) -> None:
     """One request that reaches two processes at once, its text new to both, is one session and one body."""
-    replica = Gateway(tmp_path, own_gateway.upstream, "replica")
+    replica = Gateway(tmp_path / "replica", own_gateway.upstream, own_gateway.store)
     with replica, Client(replica, own_client.key) as other:
         for number in range(5):
             body = Chat(own_client, user(f"go {number}"), *step("alpha")).body()
@@ -185,9 +209,7 @@ def test_law_d_the_prefix_only_grows(client: Client, upstream: Upstream) -> None
     chat.ask(user(large("beta")))
     chat.ask(result(large("gamma"), "c3"))
     chat.ask(user("thanks"))
-    sent = [raw_messages(body) for body in upstream.bodies]
-    for older, newer in zip(sent, sent[1:], strict=False):
-        assert newer[: len(older)] == older
+    assert_grows(upstream.bodies)
     assert len(refs(upstream.bodies[-1])) == 3
 
 
@@ -250,6 +272,19 @@ def test_law_e_holds_when_the_rounds_are_used_up(client: Client, upstream: Upstr
     assert is_said == (TOOL in tool_names(last))
 
 
+def test_law_e_what_fits_in_no_way_is_told_to_be_out_of_reach(client: Client, upstream: Upstream) -> None:
+    """Where the tool cannot stand and the text would not fit, the stub says that it cannot be read in this request."""
+    chat = Chat(client, user("go"), assistant(None, call("read_file")), result(large("alpha", 600)), model="tiny")
+    client.post(chat.body(n=2))
+    (body,) = upstream.bodies
+    told = json.loads(body)["messages"][2]["content"]
+    (ref,) = refs(told.encode())
+    assert told.endswith(f"[{ref} cannot be read in this request]")
+    assert TOOL not in tool_names(body)
+    assert len(body) < WINDOW_TOKENS * 4
+    assert client.original(ref) == large("alpha", 600).encode()
+
+
 def test_law_e_an_upstream_that_refuses_the_tool_gets_the_text(client: Client, upstream: Upstream) -> None:
     """One refusal is answered by one try with the client's own body, and remembered."""
     chat = Chat(client, user("go"), *step("alpha"))
@@ -275,7 +310,7 @@ def test_law_f_a_store_that_fails_costs_no_answer(own_gateway: Gateway, own_clie
         got = own_client.post(chat.body())
     assert (got.status, got.compaction.state, got.compaction.reason) == (200, "bypassed", "store_unavailable")
     assert own_gateway.upstream.bodies == [chat.body()]
-    assert any(line["event"] == "bypassed" and line["reason"] == "store_unavailable" for line in own_gateway.log)
+    assert any(line["event"] == "bypassed" and line["reason"] == "store_unavailable" for line in own_gateway.logged)
 
 
 _BROKEN_BODIES = {
@@ -326,9 +361,9 @@ def test_law_g_calls_and_answers_stay_together(client: Client, upstream: Upstrea
 
 
 _HALVES = {
-    "cut": (*[b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks("one two", None)], CUT),
-    "ended": tuple(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks("one two", None)),
-    "half an event": (b"data: " + json.dumps(chunks("one", None)[0]).encode() + b'\n\ndata: {"choices":[', CUT),
+    "cut": (*frames(*chunks("one two", None)), CUT),
+    "ended": tuple(frames(*chunks("one two", None))),
+    "half an event": (*frames(*chunks("one", None)), b'data: {"choices":[', CUT),
 }
 
 
@@ -365,7 +400,7 @@ def test_law_i_no_other_tenant_reaches_a_text(new_client: NewClient, upstream: U
     (ref,) = refs(upstream.bodies[0])
     assert other.client.get(f"/ullage/v1/originals/{ref}").status_code == 404
     assert other.client.get(f"/ullage/v1/sessions/{session}").status_code == 404
-    assert session not in other.client.get("/ullage/v1/sessions").text
+    assert str(session) not in other.client.get("/ullage/v1/sessions").text
     _assert_unreadable(other, upstream, ref, "alpha 0030")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import anyio
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -15,18 +13,30 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel
 
-from tests.e2e.chat import TOOLS, result, step, user
+from tests.e2e.chat import TOOLS, step, user
 from tests.e2e.gateway import Gateway, Upstream
-from tests.e2e.model import TOOL, call, raw_messages, reads, says, tool_names, without_tool
+from tests.e2e.model import TOOL, call, reads, says
+from tests.e2e.sdk import (
+    HI,
+    HI_WITH_TOOLS,
+    MODEL,
+    MODELS,
+    SPLICED,
+    VECTORS,
+    WITH_USAGE,
+    assert_remembered,
+    broken_stream,
+    endless_stream,
+    refusal,
+    seen,
+)
 from tests.e2e.turns import STREAMED, TURNS, Turn
-from tests.fakes.upstream import CUT, HANG, Received, Reply, Scripted, answer, chunks, completion, cut, events, pieces
+from tests.fakes.upstream import HANG, Received, Reply, Scripted, answer, chunks, completion, cut, events, pieces
 
 pytestmark = pytest.mark.e2e
 
 Scenario = Callable[[OpenAI], Any]
 _KEY = "sk-python"
-# Written anew for each connection, or for an answer that must be readable here.
-_ON_THE_WAY = frozenset({"host", "connection", "content-length", "accept-encoding"})
 _OURS = ("x-ullage-", "server-timing")
 
 
@@ -59,46 +69,43 @@ async def async_python(gateway: Gateway, request: pytest.FixtureRequest) -> Asyn
 
 # -- with and without the gateway
 
-_TEXT = {"model": "m", "messages": [user("hi")]}
-_WITH_TOOLS = {**_TEXT, "tools": TOOLS}
-
 
 def _create(client: OpenAI, **fields: Any) -> object:
-    return client.chat.completions.create(**{**_TEXT, **fields}).model_dump()
+    return client.chat.completions.create(**{**HI, **fields}).model_dump()
 
 
 def _iterate(client: OpenAI, **fields: Any) -> object:
-    return [chunk.model_dump() for chunk in client.chat.completions.create(**{**_TEXT, "stream": True, **fields})]
+    return [chunk.model_dump() for chunk in client.chat.completions.create(**{**HI, "stream": True, **fields})]
 
 
 def _stream(client: OpenAI, **fields: Any) -> object:
-    with client.chat.completions.stream(**{**_TEXT, **fields}) as stream:
-        seen = [event.to_dict() for event in stream]
-        return seen, stream.get_final_completion().model_dump()
+    with client.chat.completions.stream(**{**HI, **fields}) as stream:
+        events_seen = [event.to_dict() for event in stream]
+        return events_seen, stream.get_final_completion().model_dump()
 
 
 def _parse(client: OpenAI) -> object:
-    return client.chat.completions.parse(**_TEXT, response_format=Found).choices[0].message.parsed
+    return client.chat.completions.parse(**HI, response_format=Found).choices[0].message.parsed
 
 
 def _parse_tools(client: OpenAI) -> object:
     tool = openai.pydantic_function_tool(Search, name="search")
-    made = client.chat.completions.parse(**_TEXT, tools=[tool]).choices[0].message.tool_calls
+    made = client.chat.completions.parse(**HI, tools=[tool]).choices[0].message.tool_calls
     return [one.function.parsed_arguments for one in made or []]
 
 
 def _stream_parsed(client: OpenAI) -> object:
-    with client.chat.completions.stream(**_TEXT, response_format=Found) as stream:
+    with client.chat.completions.stream(**HI, response_format=Found) as stream:
         return stream.get_final_completion().choices[0].message.parsed
 
 
 def _raw(client: OpenAI) -> object:
-    response = client.chat.completions.with_raw_response.create(**_WITH_TOOLS)
+    response = client.chat.completions.with_raw_response.create(**HI_WITH_TOOLS)
     return response.status_code, _headers(response.headers), response.text
 
 
 def _lines(client: OpenAI) -> object:
-    with client.chat.completions.with_streaming_response.create(**_TEXT, stream=True) as response:
+    with client.chat.completions.with_streaming_response.create(**HI, stream=True) as response:
         return list(response.iter_lines())
 
 
@@ -122,7 +129,7 @@ def _respond(client: OpenAI) -> object:
     return client.responses.create(model="m", input="hi").to_dict()
 
 
-def _headers(headers: httpx.Headers) -> dict[str, str]:
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if not name.startswith(_OURS)}
 
 
@@ -139,8 +146,6 @@ _TWO_CHOICES = [
     for at in (0, 1)
 ]
 _LOGPROBS = {"content": [{"token": "x", "bytes": [120], "logprob": -0.1, "top_logprobs": []}], "refusal": None}
-_MODELS = {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "o"}]}
-_VECTOR = {"object": "embedding", "index": 0, "embedding": "AACAPwAAAEA="}
 
 _SCENARIOS: dict[str, tuple[Scenario, tuple[Scripted, ...]]] = {
     "create": (_create, (says("hello"),)),
@@ -152,19 +157,19 @@ _SCENARIOS: dict[str, tuple[Scenario, tuple[Scripted, ...]]] = {
         (answer(completion("x", choices=[{**_choices(1)[0], "logprobs": _LOGPROBS}], service_tier="flex")),),
     ),
     "iterate": (_iterate, (says("one two three"),)),
-    "iterate with usage": (lambda c: _iterate(c, stream_options={"include_usage": True}), (says("one two"),)),
+    "iterate with usage": (lambda c: _iterate(c, **WITH_USAGE), (says("one two"),)),
     "iterate with tools": (lambda c: _iterate(c, tools=TOOLS), (_BOTH,)),
     "iterate choices": (lambda c: _iterate(c, n=2), (events(*_TWO_CHOICES),)),
     "stream": (_stream, (says("one two three"),)),
     "stream with tools": (lambda c: _stream(c, tools=TOOLS), (_BOTH,)),
-    "stream with usage": (lambda c: _stream(c, tools=TOOLS, stream_options={"include_usage": True}), (says("one"),)),
+    "stream with usage": (lambda c: _stream(c, tools=TOOLS, **WITH_USAGE), (says("one"),)),
     "stream parsed": (_stream_parsed, (_JSON_TEXT,)),
     "parse": (_parse, (_JSON_TEXT,)),
     "parse tools": (_parse_tools, (_BOTH,)),
     "raw": (_raw, (answer(completion("x"), headers={"X-Request-Id": "req_1", "OpenAI-Processing-Ms": "7"}),)),
     "lines": (_lines, (says("one two"),)),
-    "embeddings": (_embed, (answer({"object": "list", "model": "e", "data": [_VECTOR, {**_VECTOR, "index": 1}]}),)),
-    "models": (_list_models, (answer(_MODELS), answer(_MODELS["data"][0]))),  # type: ignore[index]  # a dict
+    "embeddings": (_embed, (answer(VECTORS),)),
+    "models": (_list_models, (answer(MODELS), answer(MODEL))),
     "moderations": (_moderate, (answer({"id": "x", "model": "m", "results": []}),)),
     "files": (_upload, (answer({"id": "file-1", "object": "file", "bytes": 2000}),)),
     "responses": (_respond, (answer({"id": "resp_1", "object": "response", "output": []}),)),
@@ -178,40 +183,18 @@ def _run(scenario: Scenario, base_url: str, upstream: Upstream, replies: Sequenc
         return scenario(client)
 
 
-def _seen(received: Received) -> object:
-    """Return what an upstream sees of a request, without what belongs to the way and without our tool."""
-    fields = [(name.lower().decode(), value) for name, value in received.headers]
-    body = received.body
-    if b'"tools"' in body and TOOL in tool_names(body):
-        body = without_tool(body)
-    kept = sorted(field for field in fields if field[0] not in _ON_THE_WAY)
-    # A form is divided by a line of chance.
-    form = received.header("content-type") or ""
-    boundary = form.partition("boundary=")[2].encode()
-    return received.method, received.target, _plain(kept, boundary), body.replace(boundary or b"\0", b"")
-
-
-def _plain(fields: list[tuple[str, bytes]], boundary: bytes) -> list[tuple[str, bytes]]:
-    return [(name, value.replace(boundary or b"\0", b"")) for name, value in fields]
-
-
 @pytest.mark.parametrize(("scenario", "replies"), _SCENARIOS.values(), ids=_SCENARIOS)
 def test_the_gateway_makes_no_difference(
     gateway: Gateway, upstream: Upstream, scenario: Scenario, replies: tuple[Scripted, ...]
 ) -> None:
     """The client gets what it would get without it, and the upstream the same requests but for the declared tool."""
     got = _run(scenario, upstream.url, upstream, replies)
-    seen = [_seen(received) for received in upstream.received]
+    arrived = [seen(received) for received in upstream.received]
     assert _run(scenario, gateway.base_url, upstream, replies) == got
-    assert [_seen(received) for received in upstream.received] == seen
+    assert [seen(received) for received in upstream.received] == arrived
 
 
 # -- errors and retries
-
-
-def _refuse(status: int, **headers: str) -> Reply:
-    error = {"message": f"no {status}", "type": "t", "param": "messages", "code": "c"}
-    return answer({"error": error}, status, {"X-Request-Id": "req_7", **headers})
 
 
 _ERRORS = {
@@ -244,8 +227,8 @@ def _failure(scenario: Scenario) -> Scenario:
 @pytest.mark.parametrize("status", _ERRORS)
 def test_errors_are_what_they_were(gateway: Gateway, upstream: Upstream, status: int, scenario: Scenario) -> None:
     """The same class with the same status, code, body and request id."""
-    got = _run(_failure(scenario), gateway.base_url, upstream, [_refuse(status)])
-    assert got == _run(_failure(scenario), upstream.url, upstream, [_refuse(status)])
+    got = _run(_failure(scenario), gateway.base_url, upstream, [refusal(status)])
+    assert got == _run(_failure(scenario), upstream.url, upstream, [refusal(status)])
     assert isinstance(got, tuple)
     assert got[:3] == (_ERRORS[status], status, "req_7")
 
@@ -261,20 +244,20 @@ def test_an_error_in_a_stream_is_what_it_was(gateway: Gateway, upstream: Upstrea
 def test_a_stream_that_breaks_raises(python: OpenAI, upstream: Upstream, is_spliced: bool) -> None:
     """What came is given out, then an APIError says that the answer is not complete."""
     upstream.queue(*([says("one ", reads("index"))] if is_spliced else []))
-    upstream.queue(pieces(*[b"data: " + json.dumps(c).encode() + b"\n\n" for c in chunks("two", None)], CUT))
-    got = []
+    upstream.queue(broken_stream())
+    texts = (c.choices[0].delta.content or "" for c in python.chat.completions.create(**HI_WITH_TOOLS, stream=True))
+    got: list[str] = []
     with pytest.raises(openai.APIError, match="before it was complete"):
-        for chunk in python.chat.completions.create(**_WITH_TOOLS, stream=True):
-            got.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - it raises on the way
+        got.extend(texts)
     assert "".join(got) == ("one two " if is_spliced else "two ")
 
 
 _RETRIED: dict[str, tuple[tuple[Reply, ...], int]] = {
-    "rate limit": ((_refuse(429, **{"Retry-After-Ms": "1"}),), 2),
-    "server errors": ((_refuse(500, **{"Retry-After-Ms": "1"}), _refuse(503, **{"Retry-After-Ms": "1"})), 3),
-    "not wanted": ((_refuse(500, **{"X-Should-Retry": "false"}),), 1),
-    "wanted": ((_refuse(400, **{"X-Should-Retry": "true", "Retry-After-Ms": "1"}),), 2),
-    "the client's fault": ((_refuse(400),), 1),
+    "rate limit": ((refusal(429, **{"Retry-After-Ms": "1"}),), 2),
+    "server errors": ((refusal(500, **{"Retry-After-Ms": "1"}), refusal(503, **{"Retry-After-Ms": "1"})), 3),
+    "not wanted": ((refusal(500, **{"X-Should-Retry": "false"}),), 1),
+    "wanted": ((refusal(400, **{"X-Should-Retry": "true", "Retry-After-Ms": "1"}),), 2),
+    "the client's fault": ((refusal(400),), 1),
 }
 
 
@@ -299,12 +282,8 @@ def test_retries_are_the_clients(gateway: Gateway, upstream: Upstream, refusals:
 
 def test_a_retry_sends_the_same_bytes(python: OpenAI, upstream: Upstream) -> None:
     """A request that is made again after an error has the same stubs; nothing is decided twice."""
-    upstream.queue(_refuse(503, **{"Retry-After-Ms": "1"}))
-    python.with_options(max_retries=1).chat.completions.create(
-        model="m",
-        messages=[user("go"), *step("alpha")],
-        tools=TOOLS,  # type: ignore[arg-type]  # plain dicts
-    )
+    upstream.queue(refusal(503, **{"Retry-After-Ms": "1"}))
+    python.with_options(max_retries=1).chat.completions.create(**SPLICED)
     first, second = upstream.bodies
     assert first == second
 
@@ -313,21 +292,19 @@ def test_an_upstream_that_is_away(python: OpenAI, upstream: Upstream) -> None:
     """Its absence is a 502 of ours, which the client knows as a server error."""
     upstream.otherwise = lambda _: cut()
     with pytest.raises(openai.InternalServerError) as caught:
-        python.chat.completions.create(**_TEXT)  # type: ignore[call-overload]  # plain dicts
+        python.chat.completions.create(**HI)
     assert (caught.value.status_code, caught.value.type) == (502, "ullage_error")
 
 
 def test_a_preset_that_does_not_exist(python: OpenAI) -> None:
     """Our own refusals have OpenAI's shape."""
     with pytest.raises(openai.BadRequestError) as caught:
-        python.with_options(default_headers={"x-ullage-policy": "none such"}).chat.completions.create(**_TEXT)  # type: ignore[call-overload]  # plain dicts
+        python.with_options(default_headers={"x-ullage-policy": "none such"}).chat.completions.create(**HI)
     assert (caught.value.type, caught.value.param) == ("ullage_error", "x-ullage-policy")
 
 
 # -- spliced turns
 
-_HISTORY = [user("go"), *step("alpha")]
-_SPLICED: dict[str, Any] = {"model": "m", "messages": _HISTORY, "tools": TOOLS}
 _ALL = {**TURNS, **STREAMED}
 
 
@@ -340,36 +317,29 @@ def _assert_told(turn: Turn, message: Any, finish: str | None) -> None:
     assert finish == turn.finish
 
 
-def _assert_remembered(client: OpenAI, upstream: Upstream, message: dict[str, Any], turn: Turn) -> None:
-    """Send the SDK's own copy of the message back, and find the hidden rounds before it."""
-    before = raw_messages(upstream.bodies[-1])
-    upstream.forget()
-    answers = [result("small", ident) for ident, _, _ in turn.calls]
-    client.chat.completions.create(**{**_SPLICED, "messages": [*_HISTORY, message, *answers, user("so?")]})
-    after = raw_messages(upstream.bodies[0])
-    assert after[: len(before)] == before
-    assert TOOL in json.dumps([json.loads(raw) for raw in after[3:]])
+def _asking(client: OpenAI) -> Callable[[list[dict[str, Any]]], object]:
+    return lambda messages: client.chat.completions.create(**{**SPLICED, "messages": messages})
 
 
 @pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
 def test_a_spliced_answer(python: OpenAI, upstream: Upstream, turn: Turn) -> None:
     """A whole answer over hidden rounds is one message, with the usage of all, and is known when it comes back."""
     upstream.queue(*turn.replies)
-    got = python.chat.completions.create(**_SPLICED)
+    got = python.chat.completions.create(**SPLICED)
     assert len(got.choices) == 1
     _assert_told(turn, got.choices[0].message, got.choices[0].finish_reason)
     assert got.usage
     assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (10, turn.completion_tokens)
     assert got.usage.total_tokens == 10 + turn.completion_tokens
     assert TOOL not in got.to_json()
-    _assert_remembered(python, upstream, got.choices[0].message.to_dict(), turn)
+    assert_remembered(_asking(python), upstream, got.choices[0].message.to_dict(), turn)
 
 
 @pytest.mark.parametrize("turn", _ALL.values(), ids=_ALL)
 def test_a_spliced_stream_by_its_chunks(python: OpenAI, upstream: Upstream, turn: Turn) -> None:
     """One id, one role, one finish, calls numbered without a gap; without a usage chunk that nobody asked for."""
     upstream.queue(*turn.replies)
-    got: list[ChatCompletionChunk] = list(python.chat.completions.create(**_SPLICED, stream=True))
+    got: list[ChatCompletionChunk] = list(python.chat.completions.create(**SPLICED, stream=True))
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in got}) == 1
     deltas = [choice.delta for chunk in got for choice in chunk.choices]
     assert [delta.role for delta in deltas if delta.role] == ["assistant"]
@@ -387,7 +357,7 @@ def test_a_spliced_stream_by_its_chunks(python: OpenAI, upstream: Upstream, turn
 def test_a_spliced_stream_by_the_helper(python: OpenAI, upstream: Upstream, turn: Turn) -> None:
     """The helper takes every event, and what it makes of them is known when it comes back."""
     upstream.queue(*turn.replies)
-    with python.chat.completions.stream(**_SPLICED, stream_options={"include_usage": True}) as stream:
+    with python.chat.completions.stream(**SPLICED, **WITH_USAGE) as stream:
         texts = [event.delta for event in stream if event.type == "content.delta"]
         got = stream.current_completion_snapshot
     _assert_told(turn, got.choices[0].message, got.choices[0].finish_reason)
@@ -398,7 +368,7 @@ def test_a_spliced_stream_by_the_helper(python: OpenAI, upstream: Upstream, turn
     for made in message.get("tool_calls", []):
         made["function"].pop("parsed_arguments", None)
         made.pop("index", None)
-    _assert_remembered(python, upstream, message, turn)
+    assert_remembered(_asking(python), upstream, message, turn)
 
 
 def test_a_spliced_stream_by_the_state_helper(python: OpenAI, upstream: Upstream) -> None:
@@ -406,7 +376,7 @@ def test_a_spliced_stream_by_the_state_helper(python: OpenAI, upstream: Upstream
     turn = TURNS["mixed after a read"]
     upstream.queue(*turn.replies)
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
-    for chunk in python.chat.completions.create(**_SPLICED, stream=True):
+    for chunk in python.chat.completions.create(**SPLICED, stream=True):
         state.handle_chunk(chunk)
     got = state.get_final_completion()
     _assert_told(turn, got.choices[0].message, got.choices[0].finish_reason)
@@ -416,7 +386,7 @@ def test_a_spliced_answer_is_parsed(python: OpenAI, upstream: Upstream) -> None:
     """JSON that comes after a read is parsed as if it had come at once, whole and streamed."""
     for _ in range(2):
         upstream.queue(says("", reads()), _JSON_TEXT)
-    fields = {**_SPLICED, "tools": [openai.pydantic_function_tool(Search, name="search")]}
+    fields = {**SPLICED, "tools": [openai.pydantic_function_tool(Search, name="search")]}
     whole = python.chat.completions.parse(**fields, response_format=Found)
     assert whole.choices[0].message.parsed == Found(name="n", pages=[1, 2])
     with python.chat.completions.stream(**fields, response_format=Found) as stream:
@@ -426,7 +396,7 @@ def test_a_spliced_answer_is_parsed(python: OpenAI, upstream: Upstream) -> None:
 def test_text_flows_before_a_hidden_round_ends(python: OpenAI, upstream: Upstream) -> None:
     """What the model says before it reads is there while the next round has not answered."""
     upstream.queue(says("I look. ", reads()), pieces(HANG))
-    with python.chat.completions.create(**_SPLICED, stream=True) as stream:
+    with python.chat.completions.create(**SPLICED, stream=True) as stream:
         said = ""
         for chunk in stream:
             said += chunk.choices[0].delta.content or ""
@@ -446,7 +416,7 @@ async def test_a_spliced_stream_by_the_asynchronous_helper(
 ) -> None:
     """The asynchronous helper comes to the same message."""
     upstream.queue(*turn.replies)
-    async with async_python.chat.completions.stream(**_SPLICED) as stream:
+    async with async_python.chat.completions.stream(**SPLICED) as stream:
         async for _ in stream:
             pass
         got = stream.current_completion_snapshot
@@ -465,17 +435,12 @@ async def test_many_asynchronous_chats_at_once(async_python: AsyncOpenAI, upstre
         return says(f"{number} looks ", reads())(received)
 
     async def ask(number: int) -> None:
-        messages: Any = [user(str(number)), *step(f"alpha{number}")]
+        fields = {**SPLICED, "messages": [user(str(number)), *step(f"alpha{number}")]}
         if number % 2:
-            stream = await async_python.chat.completions.create(
-                model="m",
-                messages=messages,
-                tools=TOOLS,
-                stream=True,  # type: ignore[arg-type]  # plain dicts
-            )
+            stream = await async_python.chat.completions.create(**fields, stream=True)
             said[number] = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
         else:
-            got = await async_python.chat.completions.create(model="m", messages=messages, tools=TOOLS)  # type: ignore[arg-type]  # plain dicts
+            got = await async_python.chat.completions.create(**fields)
             said[number] = got.choices[0].message.content or ""
 
     upstream.otherwise = reply
@@ -489,8 +454,8 @@ async def test_many_asynchronous_chats_at_once(async_python: AsyncOpenAI, upstre
 @pytest.mark.anyio
 async def test_an_asynchronous_stream_that_is_left(async_python: AsyncOpenAI, upstream: Upstream) -> None:
     """Closing the stream early ends the upstream's work."""
-    upstream.queue(pieces(*[b"data: " + json.dumps(c).encode() + b"\n\n" for c in chunks("one", None)], HANG))
-    stream = await async_python.chat.completions.create(**_WITH_TOOLS, stream=True)
+    upstream.queue(endless_stream())
+    stream = await async_python.chat.completions.create(**HI_WITH_TOOLS, stream=True)
     async for chunk in stream:
         if chunk.choices[0].delta.content:
             break

@@ -66,7 +66,7 @@ class Stage:
         self.model.prepare(session.messages[at])
         response = self.client.post(f"{self.gateway.url}/v1/chat/completions", content=request.body)
         assert response.status_code == 200, response.text
-        assert "bypassed" not in response.headers["x-ullage-compaction"]
+        assert "bypassed" not in response.headers["x-ullage-compaction"], self.gateway.log()
         assert response.content == recorded_answer(session, at), f"message {at}: another answer than the model gave"
         return request, list(map(Request, self.model.requests))
 

@@ -1,4 +1,4 @@
-"""Turns in which the gateway answers reads, and what the client must make of each; the SDKs are tried on all of them."""
+"""Turns in which the gateway answers reads, and what a client must make of each; both SDKs are tried on all of them."""
 
 from __future__ import annotations
 

@@ -103,10 +103,14 @@ async def test_a_killed_process_loses_nothing_that_was_confirmed(path: Path, wri
     """After kill -9 in the middle of writes, all that any process was told is stored is there and whole."""
     names = ["a", "b"][:writers]
     processes = [start_writer(path, name) for name in names]
-    said = [read_until(process, "notes 14") for process in processes]
-    for process, lines in zip(processes, said, strict=True):
-        process.kill()
-        lines += [line for line in process.communicate()[0].splitlines(keepends=True) if line.endswith("\n")]
+    try:
+        said = [read_until(process, "notes 14") for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+        rests = [process.communicate()[0] for process in processes]
+    for lines, rest in zip(said, rests, strict=True):
+        lines += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
     store = SqliteStore(path, StoreOptions(), Clock())
     await store.open()
     for name, lines in zip(names, said, strict=True):
