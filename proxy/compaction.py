@@ -12,9 +12,10 @@ from functools import partial
 import msgspec
 
 from proxy.core.envelope import Envelope
-from proxy.core.history import FactsMemo, History
+from proxy.core.history import History
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
+from proxy.core.prefixes import Reader
 from proxy.core.record import RecordedMessage, encode_recorded
 from proxy.core.rewrite import Rewriter
 from proxy.core.wire.chat import ChatAdapter
@@ -61,7 +62,7 @@ class Compacted(msgspec.Struct, frozen=True):
     @property
     def length(self) -> int:
         """Messages of the ledger's chain up to the end of this history."""
-        return len(self.history) - self.history.leading + self.plan.recognition.shift
+        return self.history.length + self.plan.recognition.shift
 
 
 class Compactor:
@@ -77,7 +78,7 @@ class Compactor:
         self._record = options.record
         self._clock = clock
         self._upkeep = Upkeep(store, self.adapter, clock, options.idle_ttl)
-        self._memo = FactsMemo(self.adapter)
+        self.messages = Reader(self.adapter)
         stubs = Stubs(counter.count)
         self._stubs = stubs
         self._planner = Planner(self.adapter, secret, stubs)
@@ -86,7 +87,7 @@ class Compactor:
     async def compact(self, order: Order) -> Compacted:
         """Return the body to send; whatever this raises, the client's own body can be sent instead."""
         envelope = order.envelope
-        history = History(envelope.messages, self._memo.look_up(envelope.messages))
+        history = self.messages.read(envelope)
         situation = look_at(envelope, takes_tools_with_json=order.takes_tools_with_json)
         for _ in range(_MOST_RACES):
             known = await self.sessions.recognise(order.identity, history)
@@ -150,7 +151,7 @@ class Compactor:
 
     def _sizes(self, envelope: Envelope, history: History, plan: Plan) -> tuple[int, int]:
         """Return tokens received and sent: counted where something had to be counted, else bytes / 4."""
-        outside = len(envelope.body) - sum(map(len, envelope.messages))
+        outside = len(envelope.body) - history.messages.size_bytes
         received = history.estimated_tokens + outside // _BYTES_PER_TOKEN
         sent = received
         for (index, at), entry in plan.stubs.items():
@@ -167,10 +168,6 @@ class Compactor:
         """Hand the session's statistics, its marks and the record of new messages over, to be written behind."""
         record = self._new_messages(compacted) if self._record else []
         self._store.note(compacted.order.identity.tenant, _use(compacted), compacted.known.marks, record)
-
-    def match_of(self, raw: bytes) -> bytes:
-        """Return the match digest of a raw message."""
-        return self._memo.look_up([raw])[0].match
 
     def note_reads(self, compacted: Compacted, reads: int) -> None:
         """Add the reads of a finished turn to the session's statistics."""

@@ -286,7 +286,7 @@ class _Job:
     async def remember(self, turn: HiddenTurn) -> None:
         """Write a hidden turn into the ledger; without it the next request loses a cached prefix, and no more."""
         compacted = self._required()
-        match = self._gateway.compactor.match_of(turn.visible)
+        match = self._gateway.compactor.messages.match_of(turn.visible)
         entry = Hidden(position=compacted.length, match=match, turn=turn)
         try:
             await self._gateway.compactor.sessions.append_later(
@@ -311,7 +311,8 @@ class _Sender:
 
     def request(self, body: bytes, *, readable: bool) -> UpstreamRequest:
         """Return a request; `readable` asks for an answer without a content coding."""
-        headers = request_headers(self._exchange.headers, changed=readable)
+        is_changed = body is not self._exchange.body
+        headers = request_headers(self._exchange.headers, changed=is_changed, readable=readable)
         return UpstreamRequest(
             target=self._target,
             method=self._exchange.method,

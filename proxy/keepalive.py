@@ -10,24 +10,28 @@ from typing import Self
 COMMENT = b": keep-alive\n\n"
 
 
+_CHECKS = 4  # looks per period, so that a silence is noticed at most a quarter late
+
+
 class KeepAlive:
     """Sends an SSE comment whenever nothing was sent for `seconds`; 0: never.
 
-    Only whole events are ever passed to `send`, so a comment always falls between two. One timer runs per stream and
-    looks at the time of the last event when it fires, so an event costs one assignment.
+    Whoever sends events sets `is_lively`; only whole events are ever sent, so a comment always falls between two. One
+    timer runs per stream and looks at the mark a few times per period, so an event costs one assignment.
     """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], seconds: float) -> None:
+        self.is_lively = False
         self._send = send
-        self._seconds = seconds
+        self._period = seconds / _CHECKS
+        self._silent = 0
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
-        if self._seconds > 0:
-            self._timer = self._loop.call_later(self._seconds, self._fire)
+        if self._period > 0:
+            self._timer = self._loop.call_later(self._period, self._look)
         return self
 
     def __exit__(
@@ -38,19 +42,13 @@ class KeepAlive:
         if self._comment is not None:
             self._comment.cancel()
 
-    async def send(self, data: bytes) -> None:
-        """Pass whole events on."""
-        self._last = self._loop.time()
-        await self._send(data)
-
-    def _fire(self) -> None:
-        due = self._last + self._seconds
-        now = self._loop.time()
-        if now >= due and (self._comment is None or self._comment.done()):
-            self._last = now
-            due = now + self._seconds
+    def _look(self) -> None:
+        self._silent = 0 if self.is_lively else self._silent + 1
+        self.is_lively = False
+        if self._silent >= _CHECKS and (self._comment is None or self._comment.done()):
+            self._silent = 0
             self._comment = asyncio.ensure_future(self._write())
-        self._timer = self._loop.call_at(max(due, now + self._seconds / 10), self._fire)
+        self._timer = self._loop.call_later(self._period, self._look)
 
     async def _write(self) -> None:
         """Send one comment; that the client has left is noticed elsewhere."""

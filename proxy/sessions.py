@@ -59,19 +59,18 @@ class Sessions:
     async def recognise(self, identity: Identity, history: History) -> Known:
         """Return the ledger of this history, a new one when it is unknown."""
         root = make_root(self.secret, identity.tenant, identity.session_key, history.opening)
-        chain = history.chain(root)
         anchors = history.anchors(self._anchor_key(identity), _MOST_ANCHORS)
-        recognition = await self._by_prefix(identity, history, chain)
+        recognition = await self._by_prefix(identity, history, root)
         if recognition is None:
             recognition = await self._by_anchor(identity, history, anchors)
         if recognition is None:
-            ledger = Ledger(make_ledger_id(self.secret, chain[-1]))
+            ledger = Ledger(make_ledger_id(self.secret, history.prefix(root, history.length)))
             recognition = Recognition(ledger, known=history.leading, shift=0)
         return Known(
             identity=identity,
             root=root,
             recognition=recognition,
-            marks=tuple(_marks(history, recognition, chain[-1], anchors)),
+            marks=tuple(_marks(history, recognition, root, anchors)),
         )
 
     async def append(self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry]) -> Ledger:
@@ -98,18 +97,18 @@ class Sessions:
         self._ledgers.put((tenant, ledger_id), ledger)
         return ledger
 
-    async def _by_prefix(self, identity: Identity, history: History, chain: list[bytes]) -> Recognition | None:
-        newest = len(chain) - 1
-        for batch in _batches(newest):
-            tips = await self.store.find_tips(identity.tenant, [chain[k] for k in batch])
+    async def _by_prefix(self, identity: Identity, history: History, root: bytes) -> Recognition | None:
+        for batch in _batches(history.length):
+            keys = [history.prefix(root, length) for length in batch]
+            tips = await self.store.find_tips(identity.tenant, keys)
             if not tips:
                 continue
             by_key = {tip.key: tip for tip in tips}
-            length = next(k for k in batch if chain[k] in by_key)
-            tip = by_key[chain[length]]
+            length, tip = next((n, by_key[key]) for n, key in zip(batch, keys, strict=True) if key in by_key)
             ledger = await self._ledger(identity.tenant, tip)
-            if length < newest and tip.newest > tip.length:
-                ledger = ledger.branch(make_ledger_id(self.secret, chain[newest]), tip.length)
+            if length < history.length and tip.newest > tip.length:
+                branch = make_ledger_id(self.secret, history.prefix(root, history.length))
+                ledger = ledger.branch(branch, tip.length)
             return Recognition(ledger, known=history.leading + length, shift=tip.length - length)
         return None
 
@@ -152,9 +151,9 @@ def _batches(newest: int) -> Iterator[range]:
         stop, step = stop - size, step + 1
 
 
-def _marks(history: History, recognition: Recognition, tip: bytes, anchors: list[tuple[bytes, int]]) -> Iterator[Mark]:
-    if len(history) > history.leading:
-        yield Mark(key=tip, length=len(history) - history.leading + recognition.shift)
+def _marks(history: History, recognition: Recognition, root: bytes, anchors: list[tuple[bytes, int]]) -> Iterator[Mark]:
+    if history.length:
+        yield Mark(history.prefix(root, history.length), history.length + recognition.shift)
     for key, stop in anchors:
         if stop > recognition.known or not recognition.ledger.version:
             yield Mark(key=key, length=stop - history.leading + recognition.shift)

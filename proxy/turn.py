@@ -7,7 +7,6 @@ next hidden round and has hidden turns written down before the client can answer
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
@@ -80,6 +79,7 @@ class Turn:
         self._rounds = rounds
         self._responder = responder
         self._send: Callable[[bytes], Awaitable[None]] = responder.send
+        self._line = KeepAlive(responder.send, 0)
         self._reopen: Reopen | None = None
         self._refusal: Refuse | None = None
         self._is_over = False  # nothing that follows in the present stream matters
@@ -89,8 +89,7 @@ class Turn:
         """Relay an event stream, splicing hidden rounds into it."""
         kept = [(k, v) for k, v in headers if k.lower() not in _BODY_HEADERS]
         await self._responder.start(response.status, kept)
-        with KeepAlive(self._responder.send, keepalive_seconds) as line:
-            self._send = line.send
+        with KeepAlive(self._responder.send, keepalive_seconds) as self._line:
             await self._perform(self._machine.receive(Opened()))
             upcoming: UpstreamResponse | None = response
             while upcoming is not None:
@@ -167,25 +166,29 @@ class Turn:
         return await self._rounds.open(reopen.messages, with_tool=reopen.tool)
 
     async def _perform(self, commands: Iterable[Command]) -> None:
-        pending = deque(commands)
-        while pending:
-            match pending.popleft():
-                case Emit(data):
-                    await self._send(data)
-                case Read(calls):
-                    self.summary.reads += len(calls)
-                    answers = await self._rounds.answer(calls)
-                    pending.extend(self._machine.receive(Answered(answers)))
-                case Reopen() as reopen:
-                    self._reopen = reopen
-                case Remember(turn):
-                    await self._rounds.remember(turn)
-                case Refuse() as refusal:
-                    self._refusal = refusal
-                case CloseUpstream():
-                    self._is_over = True
-                case Finished() as finished:
-                    self.summary.finished = finished
+        for command in commands:
+            if isinstance(command, Emit):
+                self._line.is_lively = True
+                await self._send(command.data)
+            else:
+                await self._act(command)
+
+    async def _act(self, command: Command) -> None:
+        match command:
+            case Read(calls):
+                self.summary.reads += len(calls)
+                answers = await self._rounds.answer(calls)
+                await self._perform(self._machine.receive(Answered(answers)))
+            case Reopen():
+                self._reopen = command
+            case Remember(turn):
+                await self._rounds.remember(turn)
+            case Refuse():
+                self._refusal = command
+            case CloseUpstream():
+                self._is_over = True
+            case Finished():
+                self.summary.finished = command
 
 
 def _appending(pieces: list[bytes]) -> Callable[[bytes], Awaitable[None]]:

@@ -31,8 +31,8 @@ class Line:
 async def test_silence_is_filled() -> None:
     """After the time a comment is sent, and again after as much silence."""
     line = Line()
-    with KeepAlive(line.send, 0.02) as alive:
-        await alive.send(b"event")
+    await line.send(b"event")
+    with KeepAlive(line.send, 0.02):
         async with asyncio.timeout(5):
             await line.fell_silent_twice.wait()
     assert line.sent[0] == b"event"
@@ -43,9 +43,22 @@ async def test_nothing_is_sent_before_its_time_or_after_the_end() -> None:
     line = Line()
     with KeepAlive(line.send, 60) as alive:
         for _ in range(3):
-            await alive.send(b"event")
+            alive.is_lively = True
             await asyncio.sleep(0.01)
-    assert line.sent == [b"event"] * 3
+    assert line.sent == []
+
+
+async def test_a_lively_stream_gets_no_comment() -> None:
+    """However many periods pass, a mark in each of them keeps comments away."""
+    line = Line()
+    with KeepAlive(line.send, 60) as alive:
+        for _ in range(30):
+            alive.is_lively = True
+            alive._look()
+        assert alive._comment is None
+        for _ in range(4):
+            alive._look()
+        assert alive._comment is not None
 
 
 async def test_zero_means_never() -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import pytest
 
-from proxy.core.history import FactsMemo, History
 from proxy.core.ledger import AnyEntry, Began, Learnt
-from proxy.core.wire.chat import ChatAdapter
 from proxy.errors import Conflict
 from proxy.sessions import Identity, Known, Sessions
 from proxy.store.base import SessionUse, StoreOptions
 from proxy.store.memory import MemoryStore
-from tests.core.test_history import assistant, tool, user
+from tests.core.test_history import assistant, history, tool, user
 from tests.core.test_ledger import offloaded
 
 pytestmark = pytest.mark.anyio
-MEMO = FactsMemo(ChatAdapter())
 Message = dict[str, Any]
 WORK = [assistant(None, ("z", "f")), tool("z", "KEY-A")]
 
@@ -33,8 +29,7 @@ class Desk:
 
     async def serve(self, *messages: Message, key: str | None = None, decide: int | None = None) -> Known:
         """Recognise a history and write its marks; `decide`: also a decision taken at this position."""
-        raws = [json.dumps(m).encode() for m in messages]
-        known = await self.sessions.recognise(Identity("t", key), History(raws, MEMO.look_up(raws)))
+        known = await self.sessions.recognise(Identity("t", key), history(*messages))
         ledger = known.recognition.ledger
         entries: list[AnyEntry] = []
         if decide is not None:

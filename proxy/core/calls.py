@@ -20,35 +20,44 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b32encode
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import count
+from itertools import chain, count
 from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from proxy.core.wire.raw import Fields, is_empty, read_object, read_text, write
+from proxy.core.wire.raw import NULL, Fields, is_empty, read_object, read_text, write
 
 _MADE_ID_LENGTH: Final = 9  # Mistral takes exactly nine letters and digits, the others anything
 _BODIES: Final = {"function": "arguments", "custom": "input"}
+_HEAD_FIELDS: Final = frozenset(("index", "id", "type"))
 
 
 class Owner(StrEnum):
     """Whose a call is."""
 
     OPEN = "open"
-    OURS = "ours"
+    OURS = "ours"  # the reading tool's, or one that is refused: answered here, never shown
     THEIRS = "theirs"
 
 
 class Route(NamedTuple):
-    """A delta, the call it belongs to, and which parts of the head it brought for the first time."""
+    """A delta, the call it belongs to, what it adds to the arguments, and which parts of the head it brought first."""
 
     delta: Fields
     call: Call
+    text: str
     is_id_new: bool
     is_name_new: bool
+
+    @property
+    def is_text_only(self) -> bool:
+        """Whether it brings nothing but a piece of the arguments."""
+        others = (value for key, value in self.delta.items() if key not in _BODIES and key not in _HEAD_FIELDS)
+        return not (self.is_id_new or self.is_name_new) and all(map(is_empty, others))
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +73,8 @@ class Call:
     body: Fields = field(default_factory=dict)
     body_key: str = "function"
     pieces: list[str] = field(default_factory=list)
+    restored: str | None = None  # the arguments that the client gets, where they are not the model's
+    refusal: str | None = None  # the answer to a call that is not carried out
     whole: Raw | None = None  # as it came, where nothing has to be mended
     shown_index: int | None = None  # the index under which the client knows it
     held: list[Route] = field(default_factory=list)
@@ -82,14 +93,14 @@ class Call:
         is_id_new = self.id is None and not is_empty(delta.get("id"))
         if is_id_new:
             self.id = delta["id"]
-        is_name_new = False
+        is_name_new, known = False, len(self.pieces)
         for key, value in delta.items():
             if key in _BODIES:
                 is_name_new = self._absorb_body(key, value, tool)
             elif key not in ("id", "index") and not is_empty(value):
                 self.fields[key] = value
         self._judge(tool)
-        return Route(delta, self, is_id_new, is_name_new)
+        return Route(delta, self, "".join(self.pieces[known:]), is_id_new, is_name_new)
 
     def encode(self) -> Raw:
         """Return the call as a part of an assistant message."""
@@ -97,11 +108,23 @@ class Call:
             return self.whole
         head = {} if self.id is None else {"id": self.id}
         kind = self.fields.get("type") or write(self.body_key)
-        arguments = self.arguments
-        if self.owner is Owner.OURS and read_object(arguments.encode("utf-8", "replace")) is None:
+        arguments = self.arguments if self.restored is None else self.restored
+        is_sent_back = self.owner is Owner.OURS and self.body_key == "function"
+        if is_sent_back and read_object(arguments.encode("utf-8", "replace")) is None:
             arguments = "{}"  # strict upstreams parse what comes back; the answer says what was wrong
         body = {**self.body, "name": write(self.name), _BODIES[self.body_key]: write(arguments)}
         return write({**head, "type": kind, self.body_key: body, **self._extras()})
+
+    def restore(self, arguments: str) -> None:
+        """Give the client other arguments than the model wrote."""
+        self.restored = arguments
+        if self.whole is not None:
+            self.whole = write(_with_text(read_object(self.whole) or {}, self.body_key, arguments))
+
+    def refuse(self, answer: str) -> None:
+        """Have the call answered with this instead of carried out."""
+        self.settle(Owner.OURS)
+        self.refusal = answer
 
     def _extras(self) -> Fields:
         return {key: value for key, value in self.fields.items() if key != "type"}
@@ -170,15 +193,17 @@ class Calls:
         deltas = (read_object(entry) for entry in entries)
         return [self._find(delta).absorb(delta, self._tool) for delta in deltas if delta is not None]
 
-    def take(self, entries: Iterable[Raw]) -> None:
+    def take(self, entries: Iterable[Raw]) -> list[Route]:
         """Add whole calls of a message that was not streamed."""
+        routes = []
         for entry in entries:
             delta = read_object(entry)
             if delta is not None:
                 call = self._open()
-                call.absorb(delta, self._tool)
+                routes.append(call.absorb(delta, self._tool))
                 call.whole = entry
         self.settle_names()
+        return routes
 
     def settle_names(self) -> None:
         """Take every name as complete: the turn has ended."""
@@ -227,6 +252,21 @@ class Calls:
         return call
 
 
+def restored_routes(held: Sequence[Sequence[Route]]) -> list[tuple[Route, ...]]:
+    """Return the deltas of chunks that were held back, with restored arguments in the place of the model's.
+
+    All that the client does not have of them yet comes with the first delta that brings a piece of them.
+    """
+    held_back: Counter[int] = Counter()
+    missing: dict[int, str] = {}
+    for route in chain.from_iterable(held):
+        call = route.call
+        held_back[call.position] += len(route.text)
+        if call.restored is not None:
+            missing[call.position] = call.restored[len(call.arguments) - held_back[call.position] :]
+    return [tuple(r for route in routes if (r := _restored(route, missing)) is not None) for routes in held]
+
+
 def index_of(delta: Fields) -> int | None:
     """Return the index of a delta; None when it has none that can be meant."""
     index = bytes(delta.get("index", b""))
@@ -236,6 +276,24 @@ def index_of(delta: Fields) -> int | None:
 def _body_in(delta: Fields) -> Fields:
     value = delta.get("function") or delta.get("custom")
     return (read_object(value) if value is not None else None) or {}
+
+
+def _restored(route: Route, missing: dict[int, str]) -> Route | None:
+    if route.call.restored is None or not route.text:
+        return route
+    text = missing.pop(route.call.position, "")
+    if not text and route.is_text_only:
+        return None
+    return route._replace(delta=_with_text(route.delta, route.call.body_key, text), text=text)
+
+
+def _with_text(fields: Fields, key: str, text: str) -> Fields:
+    """Return a delta or a whole call with other arguments, as an object where the model's were one."""
+    body = read_object(fields.get(key, NULL)) or {}
+    before = body.get(_BODIES[key])
+    is_object = not is_empty(before) and read_text(before) is None
+    value = Raw(text.encode()) if is_object and text else write(text)
+    return {**fields, key: write({**body, _BODIES[key]: value})}
 
 
 def _name_in(delta: Fields) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -39,7 +40,6 @@ class Envelope(NamedTuple):
     body: bytes
     fields: dict[str, bytes | Raw]
     spans: dict[str, Span]
-    messages: list[bytes]
 
     def value(self, name: str) -> object:
         """Return the decoded value of a top-level field, None when it is absent or cannot be decoded."""
@@ -51,19 +51,16 @@ class Envelope(NamedTuple):
         span = self.spans.get(name)
         return span is not None and self.body[span.start : span.start + 4] != b"null"
 
-    def elements(self, name: str) -> list[Span]:
-        """Return where the elements of the list `name` lie in the body."""
-        items = self.messages if name == "messages" else split_list(self.fields[name])
-        return _element_spans(self.body, self.spans[name], items)
-
 
 def open_envelope(body: bytes) -> Envelope:
     """Take a request body apart; raise NotAnEnvelope when it has no list of messages."""
     fields = _split_object(body)
     if "messages" not in fields:
         raise NotAnEnvelope("the body has no messages")
-    messages = split_list(fields["messages"])
-    return Envelope(body, fields, _field_spans(body, fields), messages)
+    spans = _field_spans(body, fields)
+    if body[spans["messages"].start : spans["messages"].start + 1] != b"[":
+        raise NotAnEnvelope("messages is not a list")
+    return Envelope(body, fields, spans)
 
 
 def decode(raw: bytes | Raw) -> object:
@@ -165,15 +162,16 @@ def _field_spans(body: bytes, fields: dict[str, bytes | Raw]) -> dict[str, Span]
     return spans
 
 
-def _element_spans(body: bytes, outer: Span, items: list[bytes]) -> list[Span]:
+def locate(body: bytes, start: int, items: Sequence[bytes]) -> list[Span]:
+    """Return where these list elements lie, the first of them behind white space from `start` on."""
     spans: list[Span] = []
-    at = outer.start + 1
+    at = start
     for item in items:
         blank = _BLANK.match(body, at)
-        start = blank.end() if blank else at
-        spans.append(Span(start, start + len(item)))
-        separator = _SEPARATOR.match(body, start + len(item))
-        at = separator.end() if separator else start + len(item)
+        begin = blank.end() if blank else at
+        spans.append(Span(begin, begin + len(item)))
+        separator = _SEPARATOR.match(body, begin + len(item))
+        at = separator.end() if separator else begin + len(item)
     return spans
 
 

@@ -116,16 +116,43 @@ class Block(msgspec.Struct, frozen=True):
     stop: int
 
 
+class RawMessages(Sequence[bytes]):
+    """The raw messages of a body, cut out when they are asked for."""
+
+    def __init__(self, body: bytes, begin: int, starts: Sequence[int], stops: Sequence[int]) -> None:
+        self._body = body
+        self._begin = begin
+        self._starts = starts
+        self._stops = stops
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> bytes:  # type: ignore[override] # nobody asks for slices
+        start, stop = self.span(index)
+        return self._body[start:stop]
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return where a message lies in the body."""
+        return self._begin + self._starts[index], self._begin + self._stops[index]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all messages, without what separates them."""
+        return sum(self._stops) - sum(self._starts)
+
+
 class History:
     """The messages of one request with their facts, digests and pairing."""
 
-    def __init__(self, messages: list[bytes], facts: list[Facts]) -> None:
+    def __init__(self, messages: RawMessages, facts: Sequence[Facts], links: bytes) -> None:
         self.messages = messages
         self.facts = facts
-        self.leading = _count_leading(facts)
+        self.leading = count_leading(facts)
+        self._links = links
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return len(self.facts)
 
     @property
     def estimated_tokens(self) -> int:
@@ -139,13 +166,14 @@ class History:
         first = next((f for f in chain if f.role == "user"), chain[0] if chain else None)
         return first.match if first else b""
 
-    def chain(self, root: bytes) -> list[bytes]:
-        """Return the prefix digests; item k stands for the first k messages of the chain."""
-        out = [root]
-        blake2b = hashlib.blake2b
-        for facts in self.facts[self.leading :]:
-            out.append(blake2b(out[-1] + facts.match, digest_size=DIGEST_BYTES).digest())
-        return out
+    @property
+    def length(self) -> int:
+        """How many messages the chain has."""
+        return len(self.facts) - self.leading
+
+    def prefix(self, root: bytes, length: int) -> bytes:
+        """Return the digest that stands, under a root, for the first messages of the chain."""
+        return link(root, self._links[DIGEST_BYTES * length : DIGEST_BYTES * (length + 1)])
 
     def block_at(self, index: int) -> Block | None:
         """Return the block that holds the message at `index`: an assistant message, or a tool message behind one."""
@@ -202,7 +230,13 @@ class History:
         return None
 
 
-def _count_leading(facts: list[Facts]) -> int:
+def link(before: bytes, match: bytes) -> bytes:
+    """Return the next link of a chain of digests."""
+    return hashlib.blake2b(before + match, digest_size=DIGEST_BYTES).digest()
+
+
+def count_leading(facts: Sequence[Facts]) -> int:
+    """Return how many system and developer messages come first."""
     for index, fact in enumerate(facts):
         if fact.role != "system":
             return index

@@ -182,12 +182,12 @@ def undecided(history: History, known: Recognition) -> Sequence[Candidate]:
     """Return the texts that nothing was decided about: those of new messages, where only an anchor is known of all."""
     first = history.leading if known.anchored else known.known
     offloads = known.ledger.offloads
-    out: list[Candidate] = []
-    for index in range(max(first, history.leading), len(history)):
-        for slot in history.facts[index].slots:
-            if not _applies(offloads.get((slot.kind, slot.exact)), index, history, known):
-                out.append(_candidate(index, slot, history))
-    return out
+    return [
+        _candidate(index, slot, history)
+        for index in range(max(first, history.leading), len(history))
+        for slot in history.facts[index].slots
+        if not _applies(offloads.get((slot.kind, slot.exact)), index, history, known)
+    ]
 
 
 def _candidate(index: int, slot: Slot, history: History) -> Candidate:

@@ -40,9 +40,8 @@ class Rewriter:
         patch = Patch(envelope)
         changed = self._changed(history, plan)
         if changed:
-            spans = envelope.elements("messages")
             for index, data in changed.items():
-                patch.replace(spans[index], data)
+                patch.replace(Span(*history.messages.span(index)), data)
         if plan.reader is not None:
             self._writer.declare(patch, plan.reader)
         return patch.apply()

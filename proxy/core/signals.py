@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proxy.core.guard import Guard
 from proxy.core.ledger import HiddenTurn
 
 
@@ -30,6 +31,7 @@ class InterceptOptions(Struct, frozen=True):
     streaming: bool
     json_mode: bool = False  # the answer has to be JSON: text before a hidden call must not be put in front of it
     added_usage: bool = False  # the gateway asked for usage itself, so an unasked usage chunk is not the client's
+    guard: Guard | None = None  # the stubs in the request, which a model may copy into a call
     salt: bytes = b""  # makes ids for calls that came without; a constant of the request
 
 

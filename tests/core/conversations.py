@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from policies.offload_results import OffloadResults
 from policies.offload_user_messages import OffloadUserMessages
 from proxy.core.envelope import open_envelope
-from proxy.core.history import FactsMemo, History
+from proxy.core.history import History
 from proxy.core.ledger import Ledger, Recognition, make_root
 from proxy.core.plan import Plan, Planner, Stubs, Terms
 from proxy.core.policy import Policy
+from proxy.core.prefixes import Reader
 from proxy.core.rewrite import Rewriter
 from proxy.core.wire.chat import ChatAdapter
 from proxy.core.wire.chat_tools import ChatTools, choose_name, look_at
@@ -84,22 +85,20 @@ class Session:
         self.originals: dict[str, str] = {}
         self.refused: frozenset[str] = frozenset()
         self.room_tokens: int | None = None
-        self._known: dict[bytes, int] = {}
-        self._memo = FactsMemo(adapter)
+        self._known: set[bytes] = set()
+        self._reader = Reader(adapter, block_bytes=256)
         self._planner = Planner(adapter, SECRET, stubs)
         self._rewriter = Rewriter(adapter, ChatTools(), stubs)
 
     def history(self, messages: list[Message]) -> History:
         """The history of these messages."""
-        raws = [json.dumps(m).encode() for m in messages]
-        return History(raws, self._memo.look_up(raws))
+        return self._reader.read(open_envelope(body_of(messages, {})))
 
     def plan(self, messages: list[Message], fields: dict[str, Any]) -> Plan:
         """The plan for these messages on the present ledger."""
         history = self.history(messages)
         root = make_root(SECRET, "t", None, history.opening)
-        chain = history.chain(root)
-        known = next((k for k in range(len(chain) - 1, 0, -1) if chain[k] in self._known), 0)
+        known = next((k for k in range(history.length, 0, -1) if history.prefix(root, k) in self._known), 0)
         recognition = Recognition(self.ledger, known=history.leading + known, shift=0)
         situation = look_at(open_envelope(body_of(messages, fields)), takes_tools_with_json=False)
         terms = Terms(
@@ -118,11 +117,11 @@ class Session:
         for fresh in plan.fresh:
             self.originals[fresh.entry.ref] = fresh.text
         self.ledger = self.ledger.extend(plan.entries)
-        history = self.history(messages)
-        self._known[history.chain(make_root(SECRET, "t", None, history.opening))[-1]] = 1
-        sent: dict[str, Any] = json.loads(
-            self._rewriter.rewrite(open_envelope(body_of(messages, fields)), history, plan)
-        )
+        envelope = open_envelope(body_of(messages, fields))
+        history = self._reader.read(envelope)
+        root = make_root(SECRET, "t", None, history.opening)
+        self._known.add(history.prefix(root, history.length))
+        sent: dict[str, Any] = json.loads(self._rewriter.rewrite(envelope, history, plan))
         return sent
 
 

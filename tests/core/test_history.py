@@ -8,16 +8,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.envelope import open_envelope
 from proxy.core.history import Block, FactsMemo, History, digest, text_bytes
+from proxy.core.prefixes import Reader
 from proxy.core.wire.chat import ChatAdapter
 
-MEMO = FactsMemo(ChatAdapter())
+READER = Reader(ChatAdapter())
 
 
 def history(*messages: dict[str, Any]) -> History:
     """The history of these messages."""
-    raws = [json.dumps(m).encode() for m in messages]
-    return History(raws, MEMO.look_up(raws))
+    return READER.read(open_envelope(json.dumps({"messages": messages}).encode()))
 
 
 def user(text: str) -> dict[str, Any]:
@@ -51,26 +52,27 @@ def test_lone_surrogates_have_bytes() -> None:
 def test_chains_of_growing_histories_share_their_beginning(texts: list[str]) -> None:
     """The chain of a history is a prefix of the chain of the history it grows into."""
     messages = [user(t) for t in texts]
-    whole = history(*messages).chain(b"root")
+    whole = history(*messages)
     for length in range(len(texts)):
-        assert history(*messages[:length]).chain(b"root") == whole[: length + 1]
+        part = history(*messages[:length])
+        assert [part.prefix(b"r", k) for k in range(length + 1)] == [whole.prefix(b"r", k) for k in range(length + 1)]
 
 
 def test_leading_system_messages_are_outside_the_chain() -> None:
     """A clock in the system prompt changes nothing about a history's identity; a later system message does."""
     one = history({"role": "system", "content": "12:00"}, user("x"))
     two = history({"role": "developer", "content": "12:01"}, user("x"))
-    assert one.chain(b"r") == two.chain(b"r")
+    assert one.prefix(b"r", 1) == two.prefix(b"r", 1) != one.prefix(b"q", 1)
     assert one.opening == two.opening == history(user("x")).opening
     late = history(user("x"), {"role": "system", "content": "12:00"})
     assert late.leading == 0
-    assert len(late.chain(b"r")) == 3
+    assert late.length == 2
 
 
 def test_a_history_of_system_messages_has_no_opening() -> None:
     """Without a conversation there is nothing to tell it by."""
     lone = history({"role": "system", "content": "s"})
-    assert (lone.opening, lone.chain(b"r"), lone.newest_blocks(8)) == (b"", [b"r"], [])
+    assert (lone.opening, lone.length, lone.newest_blocks(8)) == (b"", 0, [])
 
 
 def test_blocks_and_pairing_by_position() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from proxy.core.envelope import open_envelope
-from proxy.core.history import FactsMemo, History
 from proxy.core.ledger import HiddenTurn, Ledger, Recognition
 from proxy.core.plan import Plan, Stubs
+from proxy.core.prefixes import Reader
 from proxy.core.rewrite import Rewriter, append_messages
 from proxy.core.wire.chat import ChatAdapter
 from proxy.core.wire.chat_tools import ChatTools
@@ -25,7 +25,7 @@ ODD = (
 def rewritten(plan: Plan, body: bytes = ODD) -> bytes:
     """The body as the plan makes it."""
     envelope = open_envelope(body)
-    history = History(envelope.messages, FactsMemo(ADAPTER).look_up(envelope.messages))
+    history = Reader(ADAPTER).read(envelope)
     stubs = Stubs(byte_count)
     return Rewriter(ADAPTER, ChatTools(), stubs).rewrite(envelope, history, plan)
 

@@ -20,19 +20,22 @@ from tests.fakes.upstream import FakeUpstream, reply_by_default
 
 LIMIT_TOKENS = 200  # texts over it are moved out
 READ_TOKENS = 400
-READ_SECONDS = 2.0  # how long the upstream may be silent
 ROUNDS = 3
-WINDOW_TOKENS = 4000  # of the model "tiny"
+TINY = "tiny"  # a model with a small window
+WINDOW_TOKENS = 4000
+IMPATIENT = "impatient"  # a model whose upstream may not be silent for long
 
 _CONFIG = f"""
 [server]
 drain_seconds = 2
 keepalive_seconds = 1
 
-[upstream]
-timeout = {{ connect = 2.0, read = {READ_SECONDS} }}
+[upstreams.impatient]
+base_url = "{{upstream}}"
+models = ["{IMPATIENT}"]
+timeout = {{{{ connect = 5.0, read = 1.5 }}}}
 
-[models.tiny]
+[models.{TINY}]
 window = {WINDOW_TOKENS}
 
 [defaults]
@@ -80,7 +83,7 @@ class Gateway(GatewayProcess):
     def __init__(self, folder: Path, upstream: Upstream, shared_store: Path | None = None) -> None:
         folder.mkdir(exist_ok=True)
         config = folder / "small.toml"
-        config.write_text(_CONFIG)
+        config.write_text(_CONFIG.format(upstream=upstream.url))
         super().__init__(folder, upstream.url, "--config", str(config))
         self.upstream = upstream
         self.store = folder / "ullage.db"

@@ -225,14 +225,14 @@ def test_a_stream_that_is_left(tell: Tell, upstream: Upstream) -> None:
     """Leaving the loop ends the upstream's work."""
     upstream.queue(endless_stream())
     assert tell("leave", HI_WITH_TOOLS) == "one "
-    assert upstream.received[0].wait_gone()
+    assert upstream.received[0].wait_gone(20)
 
 
 def test_a_request_that_is_aborted(javascript: JavaScript, gateway: Gateway, upstream: Upstream) -> None:
     """Aborting ends the upstream's work."""
     upstream.queue(silence())
     assert javascript.tell("abort", gateway.base_url, HI)["error"]["name"] == "APIUserAbortError"
-    assert upstream.received[0].wait_gone(1.5)
+    assert upstream.received[0].wait_gone(20)
 
 
 # -- spliced turns

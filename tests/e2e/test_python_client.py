@@ -403,7 +403,7 @@ def test_text_flows_before_a_hidden_round_ends(python: OpenAI, upstream: Upstrea
             if said == "I look. ":
                 break
         upstream.wait(2)
-    assert upstream.received[1].wait_gone()
+    assert upstream.received[1].wait_gone(20)
 
 
 # -- the asynchronous client
@@ -460,4 +460,4 @@ async def test_an_asynchronous_stream_that_is_left(async_python: AsyncOpenAI, up
         if chunk.choices[0].delta.content:
             break
     await stream.close()
-    assert await anyio.to_thread.run_sync(upstream.received[0].wait_gone)
+    assert await anyio.to_thread.run_sync(upstream.received[0].wait_gone, 20)
