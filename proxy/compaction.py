@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from proxy.core.envelope import Envelope
+from proxy.core.guard import Guard
 from proxy.core.history import History
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
@@ -89,12 +90,13 @@ class Compactor:
         envelope = order.envelope
         history = self.messages.read(envelope)
         situation = look_at(envelope, takes_tools_with_json=order.takes_tools_with_json)
+        contested: Ledger | None = None
         for _ in range(_MOST_RACES):
-            known = await self.sessions.recognise(order.identity, history)
+            known = await self.sessions.recognise(order.identity, history, contested)
             try:
                 plan, ledger = await self._decide(order, history, known, situation)
             except Conflict as conflict:
-                await self.sessions.reload(order.identity.tenant, known.recognition.ledger.id)
+                contested = await self.sessions.reload(order.identity.tenant, known.recognition.ledger.id)
                 lost = conflict
             else:
                 break
@@ -108,9 +110,16 @@ class Compactor:
         return compacted
 
     def without_tool(self, compacted: Compacted) -> bytes:
-        """Return the same body with its stubs and hidden turns but without the reading tool: its rounds are used up."""
-        plan = msgspec.structs.replace(compacted.plan, reader=None)
+        """Return the same body without the reading tool, whose rounds are used up; its stubs promise no reading."""
+        stubs = {place: msgspec.structs.replace(entry, reader="") for place, entry in compacted.plan.stubs.items()}
+        plan = msgspec.structs.replace(compacted.plan, reader=None, stubs=stubs)
         return self._rewriter.rewrite(compacted.order.envelope, compacted.history, plan)
+
+    def guard(self, compacted: Compacted) -> Guard | None:
+        """Return the stubs that this request's answer may copy into a call; None where none can be looked for."""
+        if compacted.situation.obstacle == "choices":  # only one of them could be spliced
+            return None
+        return self._rewriter.guard(compacted.history, compacted.plan)
 
     async def _decide(self, order: Order, history: History, known: Known, situation: Situation) -> tuple[Plan, Ledger]:
         tenant = order.identity.tenant
@@ -121,7 +130,7 @@ class Compactor:
             plan = await self._keep_originals(tenant, plan, history, known, terms)
         ledger = known.recognition.ledger
         if plan.entries or ledger.stored < ledger.version:
-            ledger = await self.sessions.append(tenant, ledger, plan.entries)
+            ledger = await self.sessions.append(tenant, ledger, plan.entries, known.marks)
         return plan, ledger
 
     async def _keep_originals(self, tenant: str, plan: Plan, history: History, known: Known, terms: Terms) -> Plan:

@@ -21,6 +21,7 @@ from proxy.access import Provider
 from proxy.budget import Budget
 from proxy.compaction import Compacted, Compactor, Order, refusal_fact
 from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
+from proxy.core.guard import Guard
 from proxy.core.intercept import InterceptOptions, Interceptor, ToolUse
 from proxy.core.ledger import Hidden, HiddenTurn, Learnt
 from proxy.core.rewrite import append_messages
@@ -140,7 +141,7 @@ class _Job:
     async def _converse(self, envelope: Envelope) -> None:
         compacted = self._compacted
         body = self._exchange.body if compacted is None else compacted.body
-        readable = self._reader is not None or self._wants_stream(envelope)
+        readable = self._reader is not None or self._guard is not None or self._wants_stream(envelope)
         response = await self._ask(body, readable=readable)
         if compacted is None or self._reader is None or response.status not in _REFUSAL_STATUSES:
             await self._answer(response)
@@ -152,11 +153,21 @@ class _Job:
             await self._pass_on(response, refusal)
 
     @property
-    def _reader(self) -> str | None:
-        """Name of the reading tool, where it is declared."""
+    def _sent(self) -> Compacted | None:
+        """The compacted request, where that is what goes upstream."""
         if self._compacted is None or self.outcome.bypassed or self._compacted.order.preset.shadow:
             return None
-        return self._compacted.plan.reader
+        return self._compacted
+
+    @property
+    def _reader(self) -> str | None:
+        """Name of the reading tool, where it is declared."""
+        return self._sent.plan.reader if self._sent else None
+
+    @property
+    def _guard(self) -> Guard | None:
+        """The stubs in the request, where there are any."""
+        return self._gateway.compactor.guard(self._sent) if self._sent else None
 
     def _open_envelope(self) -> Envelope | None:
         try:
@@ -213,7 +224,8 @@ class _Job:
 
     async def _answer(self, response: UpstreamResponse) -> None:
         """Relay an answer of the first round, through the interceptor where there is something to read or to splice."""
-        if response.status not in _OK or not (response.is_event_stream or self._reader):
+        guard = self._guard
+        if response.status not in _OK or not (response.is_event_stream or self._reader or guard):
             await self._pass_on(response)
             return
         options = InterceptOptions(
@@ -222,6 +234,7 @@ class _Job:
             wants_usage=self._wants_usage(),
             streaming=response.is_event_stream,
             json_mode=self._compacted is not None and self._compacted.situation.is_json,
+            guard=guard,
             salt=self._compacted.ledger.id.encode() if self._compacted else b"",
         )
         turn = Turn(Interceptor(options), self, self._responder)

@@ -8,6 +8,7 @@ early messages has no tip: then anchors, digests of recent assistant blocks, lea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,6 +49,14 @@ class Known(msgspec.Struct, frozen=True):
     marks: tuple[Mark, ...]
 
 
+class _Found(NamedTuple):
+    """The longest known prefix of a history; `is_older`: its ledger has gone on, and this history otherwise."""
+
+    recognition: Recognition
+    tip: Tip
+    is_older: bool
+
+
 class Sessions:
     """Finds and extends ledgers in the store, with a cache of ledgers that is checked against the store's versions."""
 
@@ -56,16 +65,16 @@ class Sessions:
         self.secret = secret
         self._ledgers: Memo[tuple[str, str], Ledger] = Memo(_LEDGERS_KEPT)
 
-    async def recognise(self, identity: Identity, history: History) -> Known:
-        """Return the ledger of this history, a new one when it is unknown."""
+    async def recognise(self, identity: Identity, history: History, contested: Ledger | None = None) -> Known:
+        """Return the ledger of this history, a new one when it is unknown.
+
+        `contested` is a ledger that somebody else began under the id that this history would have given to a new one.
+        """
         root = make_root(self.secret, identity.tenant, identity.session_key, history.opening)
         anchors = history.anchors(self._anchor_key(identity), _MOST_ANCHORS)
-        recognition = await self._by_prefix(identity, history, root)
-        if recognition is None:
-            recognition = await self._by_anchor(identity, history, anchors)
-        if recognition is None:
-            ledger = Ledger(make_ledger_id(self.secret, history.prefix(root, history.length)))
-            recognition = Recognition(ledger, known=history.leading, shift=0)
+        recognition = await self._look_up(identity, history, root, anchors)
+        if contested is not None and contested.id == recognition.ledger.id:
+            recognition = msgspec.structs.replace(recognition, ledger=contested)
         return Known(
             identity=identity,
             root=root,
@@ -73,10 +82,15 @@ class Sessions:
             marks=tuple(_marks(history, recognition, root, anchors)),
         )
 
-    async def append(self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry]) -> Ledger:
-        """Write further entries of a ledger, confirmed; a branch is written whole. Raise Conflict on a lost race."""
+    async def append(
+        self, tenant: str, ledger: Ledger, entries: Sequence[AnyEntry], marks: Sequence[Mark] = ()
+    ) -> Ledger:
+        """Write further entries of a ledger, with what it is found by; confirmed. A branch is written whole.
+
+        Raises Conflict when somebody else was faster.
+        """
         pending = [e for e in (*ledger.entries[ledger.stored :], *entries) if e is not None]
-        await self.store.append_ledger(tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], ())
+        await self.store.append_ledger(tenant, ledger.id, ledger.stored, [encode_entry(e) for e in pending], marks)
         new = Ledger(ledger.id, (*ledger.entries[: ledger.stored], *pending))
         self._ledgers.put((tenant, ledger.id), new)
         return new
@@ -97,7 +111,24 @@ class Sessions:
         self._ledgers.put((tenant, ledger_id), ledger)
         return ledger
 
-    async def _by_prefix(self, identity: Identity, history: History, root: bytes) -> Recognition | None:
+    async def _look_up(
+        self, identity: Identity, history: History, root: bytes, anchors: list[tuple[bytes, int]]
+    ) -> Recognition:
+        whole = history.prefix(root, history.length)
+        found = await self._by_prefix(identity, history, root)
+        if found is not None and not found.is_older:
+            return found.recognition
+        anchored = await self._by_anchor(identity, anchors, history)
+        if found is None:
+            ledger = Ledger(make_ledger_id(self.secret, whole))
+            return anchored or Recognition(ledger, known=history.leading, shift=0)
+        known = found.recognition
+        if anchored is not None and anchored.ledger.id == known.ledger.id and anchored.known > known.known:
+            return anchored  # early text was rewritten in a history that goes on
+        branch = known.ledger.branch(make_ledger_id(self.secret, whole), found.tip.length)
+        return msgspec.structs.replace(known, ledger=branch)
+
+    async def _by_prefix(self, identity: Identity, history: History, root: bytes) -> _Found | None:
         for batch in _batches(history.length):
             keys = [history.prefix(root, length) for length in batch]
             tips = await self.store.find_tips(identity.tenant, keys)
@@ -106,14 +137,12 @@ class Sessions:
             by_key = {tip.key: tip for tip in tips}
             length, tip = next((n, by_key[key]) for n, key in zip(batch, keys, strict=True) if key in by_key)
             ledger = await self._ledger(identity.tenant, tip)
-            if length < history.length and tip.newest > tip.length:
-                branch = make_ledger_id(self.secret, history.prefix(root, history.length))
-                ledger = ledger.branch(branch, tip.length)
-            return Recognition(ledger, known=history.leading + length, shift=tip.length - length)
+            recognition = Recognition(ledger, known=history.leading + length, shift=tip.length - length)
+            return _Found(recognition, tip, is_older=length < history.length and tip.newest > tip.length)
         return None
 
     async def _by_anchor(
-        self, identity: Identity, history: History, anchors: list[tuple[bytes, int]]
+        self, identity: Identity, anchors: list[tuple[bytes, int]], history: History
     ) -> Recognition | None:
         recent = anchors[::-1]
         if not recent:
@@ -128,6 +157,8 @@ class Sessions:
 
     async def _ledger(self, tenant: str, tip: Tip) -> Ledger:
         cached = self._ledgers.get((tenant, tip.ledger)) or Ledger(tip.ledger)
+        if cached.version > tip.version:  # it was deleted meanwhile and begins anew under the same id
+            return await self.reload(tenant, tip.ledger)
         if cached.version < tip.version:
             newer = await self.store.load_ledger(tenant, tip.ledger, cached.version)
             cached = cached.extend([decode_entry(e) for e in newer])

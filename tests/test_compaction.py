@@ -174,10 +174,22 @@ async def test_sizes_and_statistics() -> None:
     assert (session.model, session.preset, session.format, session.messages) == ("m", "t", "chat", 4)
 
 
-async def test_rounds_that_are_used_up_leave_the_stubs_and_drop_the_tool() -> None:
-    """The last round differs only by the declaration."""
+async def test_rounds_that_are_used_up_drop_the_tool_and_its_promise() -> None:
+    """The last round differs by the declaration and by what its stubs say of reading."""
     desk = Desk()
     compacted = await desk.compact(asked())
     last = json.loads(desk.compactor.without_tool(compacted))
-    assert last["messages"] == sent(compacted)
     assert last["tools"] == TOOLS
+    stub = last["messages"][2]["content"]
+    assert "cannot be read in this request" in stub
+    assert stub.splitlines()[:-1] == sent(compacted)[2]["content"].splitlines()[:-1]
+
+
+async def test_a_lost_tip_does_not_bypass() -> None:
+    """A process that died before its tip was written leaves a ledger that the next one takes over."""
+    desk = Desk()
+    first = await desk.compact(asked())
+    emptied = Desk()
+    entries = await desk.store.load_ledger("t", first.ledger.id)
+    await emptied.store.append_ledger("t", first.ledger.id, 0, entries, ())
+    assert sent(await emptied.compact(asked())) == sent(first)

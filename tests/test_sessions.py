@@ -183,6 +183,18 @@ async def test_a_lost_race_is_reported_and_can_be_joined() -> None:
     assert joined.facts == {"one", "two"}
 
 
+async def test_a_deleted_session_begins_anew() -> None:
+    """What a deleted session had decided is forgotten, although this process still remembers it."""
+    desk = Desk()
+    first = await desk.serve(user("x"), decide=0)
+    await desk.store.delete_session("t", first.recognition.ledger.id)
+    again = await desk.serve(user("x"))
+    assert again.recognition.ledger.refs == {}
+    later = await desk.serve(user("x"), assistant("a"), decide=1)
+    assert set((await desk.serve(user("x"), assistant("a"))).recognition.ledger.refs) == {"off_1"}
+    assert later.recognition.ledger.id == first.recognition.ledger.id
+
+
 async def test_an_empty_history_has_a_session() -> None:
     """A body with system messages only, or none, is served like any other."""
     desk = Desk()

@@ -40,7 +40,7 @@ class Owner(StrEnum):
     """Whose a call is."""
 
     OPEN = "open"
-    OURS = "ours"  # the reading tool's, or one that is refused: answered here, never shown
+    OURS = "ours"  # of the reading tool, or declined: answered here, never shown
     THEIRS = "theirs"
 
 
@@ -74,7 +74,7 @@ class Call:
     body_key: str = "function"
     pieces: list[str] = field(default_factory=list)
     restored: str | None = None  # the arguments that the client gets, where they are not the model's
-    refusal: str | None = None  # the answer to a call that is not carried out
+    answer: str | None = None  # what the model is told where the call is not carried out
     whole: Raw | None = None  # as it came, where nothing has to be mended
     shown_index: int | None = None  # the index under which the client knows it
     held: list[Route] = field(default_factory=list)
@@ -121,10 +121,10 @@ class Call:
         if self.whole is not None:
             self.whole = write(_with_text(read_object(self.whole) or {}, self.body_key, arguments))
 
-    def refuse(self, answer: str) -> None:
+    def decline(self, answer: str) -> None:
         """Have the call answered with this instead of carried out."""
         self.settle(Owner.OURS)
-        self.refusal = answer
+        self.answer = answer
 
     def _extras(self) -> Fields:
         return {key: value for key, value in self.fields.items() if key != "type"}
@@ -257,6 +257,8 @@ def restored_routes(held: Sequence[Sequence[Route]]) -> list[tuple[Route, ...]]:
 
     All that the client does not have of them yet comes with the first delta that brings a piece of them.
     """
+    if all(route.call.restored is None for route in chain.from_iterable(held)):
+        return [tuple(routes) for routes in held]
     held_back: Counter[int] = Counter()
     missing: dict[int, str] = {}
     for route in chain.from_iterable(held):

@@ -1,4 +1,4 @@
-"""Stubs that a model copies into a new call: found while the call streams, and never handed on as if they were text.
+r"""Stubs that a model copies into a new call: found while the call streams, and never handed on as if they were text.
 
     write_file(content="Notes:\n[offloaded off_… · result · 12,345 tokens · 400 lines]\n…")
 
@@ -29,6 +29,10 @@ from msgspec import Struct
 from proxy.core.stub import STUB_START
 from proxy.core.wire.raw import write
 
+COPIED: Final = (  # told to the client, where it is too late to tell the model
+    "The model put a stub of this gateway into a tool call in the place of the text that it stands for. "
+    "The call must not be carried out; send the request again."
+)
 NOT_EXECUTED: Final = (
     "Not executed, because another call of the same message held a stub instead of a text. Call again if it is needed."
 )
@@ -97,6 +101,11 @@ class Watch:
         """Take all arguments as complete: what only may have been a beginning was none."""
         self._tails.clear()
 
+    def rest(self) -> None:
+        """Let everything go on: the copies have been dealt with."""
+        self._tails.clear()
+        self.has_found = False
+
 
 def restore(arguments: str, guard: Guard, *, is_json: bool) -> str | BadCopies:
     """Return arguments, JSON or free text, with the original in the place of each copied stub."""
@@ -117,13 +126,13 @@ def restore(arguments: str, guard: Guard, *, is_json: bool) -> str | BadCopies:
     return BadCopies(tuple(dict.fromkeys(bad))) if bad else "".join([*pieces, arguments[done:]])
 
 
-def explain(copies: BadCopies, tool: str) -> str:
-    """Return what the model is told of a call with bad copies; `tool` is the name of the reading tool."""
+def explain(copies: BadCopies, tool: str | None) -> str:
+    """Return what the model is told of a call with bad copies; `tool` is the name of the reading tool, if there is."""
     reads = ", ".join(f'{tool}(ref="{ref}")' for ref in copies.refs)
+    advice = f"Read it with {reads}, then call again with the text itself." if tool else "It cannot be read here."
     return (
-        'Not executed: the arguments hold a part of a stub ("[offloaded off_…"). A stub is no content: this gateway put '
-        f"it in the place of a text to keep the conversation short. Read the text with {reads}, then call again with "
-        "the text itself."
+        'Not executed: the arguments hold a part of a stub ("[offloaded off_…"). A stub is no content: this gateway '
+        f"put it in the place of a text to keep the conversation short. {advice}"
     )
 
 

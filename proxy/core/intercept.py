@@ -7,11 +7,14 @@ What holds:
 
 - Until a call of ours is seen every event leaves with exactly its own bytes, at once. Frames of plain text are not even
   parsed; they are kept, and read only when a call of ours shows up.
-- A call whose name may still become ours is held back together with what follows it, so that the client's own calls
-  leave later but unchanged.
-- From the first call of ours on the turn is spliced: text and reasoning flow at once, our calls never do, the finish
-  and what follows it wait for the end of the round. Only then is it known whether the round is hidden (all calls ours:
-  read, ask again), mixed (the client gets its calls, ours are kept for the replay), or the last.
+- A call whose name may still become ours, or whose arguments may be running into a copied stub (`guard.py`), is held
+  back together with what follows it, so that the client's own calls leave later but unchanged.
+- From the first call of ours or copied stub on the turn is spliced: text and reasoning flow at once, our calls never
+  do, the finish and what follows it wait for the end of the round. Only then is it known whether the round is hidden
+  (all calls ours: read, ask again), mixed (the client gets its calls, ours are kept for the replay), or the last.
+- From a copied stub on nothing leaves before the end of the round. Exact copies are restored; if others are there, the
+  model is told in place of all its calls, a hidden round. When the client has seen the beginning of one of these calls
+  it is too late for that, and the stream ends as an error: a call that holds a stub never comes to its end.
 - What the client will send back is written down before the finish that lets it do so.
 - An ending is never invented. A stream that stops without finish and `[DONE]`, or inside an event, ends as one error
   event. In a spliced turn the finish that is held back is an end, even if the connection breaks after it.
@@ -28,6 +31,7 @@ from typing import Final
 from msgspec import Raw
 
 from proxy.core.calls import Owner
+from proxy.core.guard import COPIED
 from proxy.core.outlet import Outlet, Piece
 from proxy.core.rounds import HiddenRounds, Round
 from proxy.core.signals import (
@@ -94,7 +98,7 @@ class Interceptor:
         self._is_stream = options.streaming
         self._has_tool = True
         self._splitter = Splitter()
-        self._round = Round(options.tool)
+        self._round = Round(options.tool, options.guard)
         self._outlet = Outlet(options, self._round)
         self._hidden = HiddenRounds()
         self._usages: list[Raw | None] = []  # of the hidden rounds
@@ -167,7 +171,7 @@ class Interceptor:
         self._piece = Piece(frame)
         if is_done(data):
             self._round.is_done = True
-            self._settle_names()
+            self._settle_calls()
             self._step(On.DONE)
             return
         chunk = read_chunk(data) if data else None
@@ -188,31 +192,34 @@ class Interceptor:
         is_finish = chunk.finish is not None and running.finish is None
         if is_finish:
             running.finish = chunk.finish
-            running.calls.settle_names()
-        if self._outlet.has_held() and not running.calls.has(Owner.OPEN):
-            self._step(On.NAMED)
+            running.settle()
+        if self._outlet.has_held() and not running.has_open():
+            self._step(On.CLEARED)
         if is_finish:
             self._step(On.FINISH)
 
     def _takes_calls(self, chunk: Chunk) -> bool:
         """Say whether the calls of a chunk count: after a finish only those of a turn that has calls."""
-        if not chunk.calls or self._options.tool is None:
+        if not chunk.calls or self._options.relays_only:
             return False
         return self._state is not State.DRAINING or len(self._round.calls) > 0
 
     def _look(self) -> On:
         """Return what the chunk at hand shows."""
-        calls = self._round.calls
-        if self._state in (State.SPLICING, State.DRAINING) or not len(calls):
+        running = self._round
+        if self._state in (State.SPLICING, State.DRAINING) or not len(running.calls):
             return On.CHUNK
-        if calls.has(Owner.OURS):
-            return On.OURS if self._round.finish is None else On.OURS_LATE
-        return On.OPEN_NAME if calls.has(Owner.OPEN) else On.CHUNK
+        is_late = running.finish is not None
+        if running.has_copies():
+            return On.COPIED_LATE if is_late else On.COPIED
+        if running.calls.has(Owner.OURS):
+            return On.OURS_LATE if is_late else On.OURS
+        return On.OPEN_CALL if running.has_open() else On.CHUNK
 
-    def _settle_names(self) -> None:
-        self._round.calls.settle_names()
+    def _settle_calls(self) -> None:
+        self._round.settle()
         if self._outlet.has_held():
-            self._step(On.NAMED)
+            self._step(On.CLEARED)
 
     def _take_body(self, data: bytes) -> None:
         is_first = self._state is State.OPENING
@@ -223,15 +230,8 @@ class Interceptor:
         if self._is_stream:
             self._take_body_for_stream(data, answer)
             return
-        running = self._round
-        self._body, running.answer, running.usage = data, answer, chat_body.read_usage(data)
-        if answer is not None and self._options.tool is not None:
-            running.finish = answer.finish
-            running.calls.take(answer.calls)
-        if answer is None:
-            self._step(On.RELAY if is_first or chat_body.read_error(data) else On.CUT)
-        else:
-            self._step(On.RELAY if is_first and not running.calls.has(Owner.OURS) else self._outcome())
+        self._body = data
+        self._step(self._round.take(data, answer, is_first=is_first) or self._outcome())
 
     def _take_body_for_stream(self, data: bytes, answer: chat_body.Answer | None) -> None:
         """Take a whole body as if it had been streamed: the client reads a stream already."""
@@ -256,7 +256,7 @@ class Interceptor:
         running = self._round
         if self._state in (State.PASSING, State.HOLDING):
             if running.is_done or (running.finish is not None and not is_half):
-                self._settle_names()
+                self._settle_calls()
                 return On.OVER
             return On.CUT
         if self._state is State.DRAINING or (self._state is State.SPLICING and running.is_done):
@@ -265,14 +265,10 @@ class Interceptor:
 
     def _outcome(self) -> On:
         """Return what a round of a spliced turn was."""
-        running = self._round
-        running.calls.settle_names()
+        outcome = self._round.outcome(can_go_on=self._has_tool)
+        self._round.calls.mend(self._options.salt + b"%d" % len(self._hidden))
         self._outlet.overdue()
-        if not running.reads():
-            return On.LAST if running.has_ended() else On.CUT
-        if running.calls.has(Owner.THEIRS):
-            return On.MIXED
-        return On.HIDDEN if self._has_tool else On.SPENT
+        return outcome
 
     # -- what is done about it: `_do_x` is what `Do.X` in the table means
 
@@ -298,9 +294,8 @@ class Interceptor:
     def _do_edit(self) -> None:
         self._outlet.edit(self._piece)
 
-    def _do_keep_finish(self) -> None:
+    def _do_overdue(self) -> None:
         self._outlet.overdue()
-        self._round.keep_ending(self._piece.chunk)
 
     def _do_stop(self) -> None:
         self._command(CloseUpstream())
@@ -318,14 +313,13 @@ class Interceptor:
         self._finish(aborted=len(self._hidden) > 0)
 
     def _do_read(self) -> None:
-        self._round.calls.mend(self._options.salt + b"%d" % len(self._hidden))
         self._command(Read(self._round.uses()))
 
     def _do_reopen(self) -> None:
         is_content_hidden = self._options.json_mode and not self._is_stream
         self._hidden.add(self._round, self._answers or (), is_content_hidden=is_content_hidden)
         self._usages.append(self._round.usage)
-        self._round = self._outlet.round = Round(self._options.tool)
+        self._round = self._outlet.round = Round(self._options.tool, self._options.guard)
         self._splitter, self._answers = Splitter(), None
         self._has_tool = len(self._hidden) < self._options.rounds
         self._command(Reopen(self._hidden.messages, self._has_tool))
@@ -359,6 +353,10 @@ class Interceptor:
     def _do_break_off(self) -> None:
         self._outlet.drop_held()
         self._fail("upstream_broken", f"{_EARLY_END} ({self._message})" if self._message else _EARLY_END)
+
+    def _do_reject(self) -> None:
+        self._command(CloseUpstream())
+        self._fail("copied_stub", COPIED)
 
     def _do_refuse(self) -> None:
         status, body = self._refusal.status, self._refusal.body

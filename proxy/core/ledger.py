@@ -165,7 +165,7 @@ def _belongs(entry: AnyEntry | None, length: int) -> bool:
         case Offloaded():
             return entry.since < length
         case Hidden():
-            return entry.position < length
+            return entry.position <= length  # the answer right behind the common part, told by its digest
         case None:
             return False
         case _:

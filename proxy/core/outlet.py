@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from proxy.core.calls import Owner, Route
+from proxy.core.calls import Owner, Route, restored_routes
 from proxy.core.rounds import Round
 from proxy.core.signals import InterceptOptions
 from proxy.core.sse import Splitter, read_frame, write_frame
@@ -32,6 +32,7 @@ class Outlet:
         self._options = options
         self._splice = Splice()
         self._held: list[Piece] = []
+        self._is_spliced = False
         self._out: list[bytes] = []
 
     def take(self) -> bytes:
@@ -44,7 +45,7 @@ class Outlet:
 
     def keep(self, frames: bytes) -> None:
         """Keep whole frames that leave as they came, to be read if a call of ours shows up."""
-        if self._options.tool is not None:
+        if not self._options.relays_only:
             self.round.kept.append(frames)
             self.round.kept_bytes += len(frames)
             if self.round.kept_bytes > _KEPT_BYTES:
@@ -79,7 +80,11 @@ class Outlet:
             self.let(piece)
 
     def drop_held(self) -> None:
-        """Let the frames leave that were held back, but for calls that may be ours."""
+        """Let the frames leave that were held back, but for calls that may be ours, and from a copied stub on none."""
+        if self._is_spliced:
+            if not self.round.has_copies():
+                self._flush()
+            return
         held, self._held = self._held, []
         for piece in held:
             if all(route.call.owner is Owner.THEIRS for route in piece.routes):
@@ -92,27 +97,23 @@ class Outlet:
     def splice_in(self, piece: Piece) -> None:
         """Go over to editing: read what has left, then edit what was held back and the frame at hand."""
         self._read_kept()
+        self._is_spliced = True
         held, self._held = self._held, []
         for held_piece in held:
             self.edit(held_piece)
         self.edit(piece)
 
     def edit(self, piece: Piece) -> None:
-        """Send what the client may see of a chunk; after the finish, all but text waits for the end."""
-        if piece.chunk is None:
-            return
-        running = self.round
-        running.draft.add(piece.chunk.delta)
-        data = self._splice.edit(piece.chunk, piece.routes)
-        running.is_bare = data is not None
-        if data is not None and running.ending is not None and not piece.chunk.has_delta:
-            running.tail.append(write_frame(data))
-        else:
-            self._send(data)
+        """Send what the client may see of a chunk, or hold it back with all that follows a copied stub."""
+        self._held.append(piece)
+        if not self.round.must_wait():
+            self._flush()
 
     def overdue(self) -> None:
-        """Send what was held back of calls that turned out to be the client's."""
-        self._send(self._splice.overdue(self.round.calls))
+        """Send what was held back and has no reason to wait any longer."""
+        if not self.round.must_wait():
+            self._flush()
+            self._send(self._splice.overdue(self.round.calls))
 
     def ending(self, reason: str | None, usage: Raw | None) -> None:
         """Send the finish and what came after it, with the turn's usage last."""
@@ -139,6 +140,25 @@ class Outlet:
     def whole(self, body: bytes) -> None:
         """Send a whole body."""
         self._out.append(body)
+
+    def _flush(self) -> None:
+        """Send chunks that were held back, with the arguments that the client gets."""
+        held, self._held = self._held, []
+        for piece, routes in zip(held, restored_routes([piece.routes for piece in held]), strict=True):
+            if piece.chunk is not None:
+                self._edit(piece.chunk, routes)
+
+    def _edit(self, chunk: Chunk, routes: tuple[Route, ...]) -> None:
+        """Send what the client may see of a chunk; from the finish on, all but text waits for the end."""
+        running = self.round
+        running.draft.add(chunk.delta)
+        data = self._splice.edit(chunk, routes)
+        if data is not None and running.ending is not None and not chunk.has_delta:
+            running.tail.append(write_frame(data))
+        else:
+            self._send(data)
+        if chunk.finish is not None and running.ending is None:
+            running.ending, running.ending_is_bare = chunk, data is not None
 
     def _is_unasked(self, piece: Piece) -> bool:
         is_usage = piece.chunk is not None and piece.chunk.is_usage_only

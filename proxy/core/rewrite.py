@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from proxy.core.envelope import Envelope, Patch, Span
+from proxy.core.guard import Guard
 from proxy.core.history import Adapter, History
 from proxy.core.ledger import HiddenTurn, Offloaded
 from proxy.core.memo import Memo
-from proxy.core.plan import Plan, Stubs
+from proxy.core.plan import Place, Plan, Stubs
 
 _MEMO_BYTES = 32_000_000
 
@@ -33,7 +35,7 @@ class Rewriter:
         self._adapter = adapter
         self._writer = writer
         self._stubs = stubs
-        self._memo: Memo[tuple[bytes, tuple[tuple[int, str], ...]], bytes] = Memo(_MEMO_BYTES)
+        self._memo: Memo[tuple[bytes, tuple[tuple[int, str, str], ...]], bytes] = Memo(_MEMO_BYTES)
 
     def rewrite(self, envelope: Envelope, history: History, plan: Plan) -> bytes:
         """Return the body to send."""
@@ -58,7 +60,7 @@ class Rewriter:
 
     def stubbed(self, history: History, index: int, edits: Sequence[tuple[int, Offloaded]]) -> bytes:
         """Return a message with its stubs in place."""
-        key = (history.facts[index].key, tuple((at, entry.ref) for at, entry in edits))
+        key = (history.facts[index].key, tuple((at, entry.ref, entry.reader) for at, entry in edits))
         data = self._memo.get(key)
         if data is None:
             raw = history.messages[index]
@@ -67,8 +69,44 @@ class Rewriter:
             self._memo.put(key, data, weight=len(data) + 300)
         return data
 
+    def guard(self, history: History, plan: Plan) -> Guard | None:
+        """Return what copies of the stubs in this request are known by and stand for; None where there are none."""
+        return _StubsInForce(history, plan, self._adapter, self._stub) if plan.stubs else None
+
     def _stub(self, raw: bytes, at: int, entry: Offloaded) -> str:
         return self._stubs.render(entry, lambda: self._adapter.text(raw, at))
+
+
+class _StubsInForce:
+    """The stubs of one request. Nearly no answer copies one, so nothing is looked up before it is asked for."""
+
+    def __init__(
+        self, history: History, plan: Plan, adapter: Adapter, render: Callable[[bytes, int, Offloaded], str]
+    ) -> None:
+        self._history = history
+        self._plan = plan
+        self._adapter = adapter
+        self._render = render
+
+    @cached_property
+    def _places(self) -> dict[str, list[Place]]:
+        places: dict[str, list[Place]] = {}
+        for place, entry in self._plan.stubs.items():
+            places.setdefault(entry.ref, []).append(place)
+        return places
+
+    @property
+    def refs(self) -> Collection[str]:
+        return self._places.keys()
+
+    def stubs(self, ref: str) -> Sequence[str]:
+        messages, stubs = self._history.messages, self._plan.stubs
+        rendered = (self._render(messages[index], at, stubs[index, at]) for index, at in self._places[ref])
+        return list(dict.fromkeys(rendered))
+
+    def original(self, ref: str) -> str:
+        index, at = self._places[ref][0]
+        return self._adapter.text(self._history.messages[index], at)
 
 
 def append_messages(envelope: Envelope, messages: Sequence[bytes]) -> bytes:

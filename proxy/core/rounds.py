@@ -8,10 +8,12 @@ from typing import Final
 from msgspec import Raw
 
 from proxy.core.calls import Call, Calls, Owner, Route
+from proxy.core.guard import NOT_EXECUTED, BadCopies, Guard, Watch, explain, restore
 from proxy.core.ledger import HiddenTurn
 from proxy.core.signals import ToolUse
-from proxy.core.sse import read_frame
-from proxy.core.wire.chat_body import Answer
+from proxy.core.sse import Splitter, read_frame
+from proxy.core.states import On
+from proxy.core.wire.chat_body import Answer, read_error, read_usage
 from proxy.core.wire.chat_message import Draft, join_messages, texts_of, with_calls
 from proxy.core.wire.chat_stream import Chunk, has_calls, has_head, read_chunk
 from proxy.core.wire.raw import NULL, Fields, is_empty, read_text, write
@@ -37,8 +39,11 @@ _NO_ANSWER: Final = "The read could not be answered. This is not final: call the
 class Round:
     """One upstream answer, as far as it has come."""
 
-    def __init__(self, tool: str | None) -> None:
+    def __init__(self, tool: str | None, guard: Guard | None = None) -> None:
         self._tool = tool
+        self._guard = guard
+        self._watch = None if guard is None else Watch(guard)
+        self._relays_only = tool is None and guard is None
         self.calls = Calls(tool)
         self.draft = Draft()
         self.kept: list[bytes] = []  # frames that left as they came, read when a call of ours shows up
@@ -46,8 +51,7 @@ class Round:
         self._deferred: list[bytes] = []
         self.finish: str | None = None
         self.ending: Chunk | None = None  # the chunk with the finish, while it is held back
-        self.is_bare = False  # the client got something of the chunk edited last
-        self.ending_is_bare = False  # … of the chunk with the finish
+        self.ending_is_bare = False  # the client got something of it
         self.tail: list[bytes] = []  # frames that came after the finish
         self.usage: Raw | None = None
         self.usage_chunk: Chunk | None = None
@@ -59,25 +63,68 @@ class Round:
 
         They hold no call, or a piece of one where all calls so far are the client's; then reading it is put off.
         """
-        if self._tool is None or not has_calls(data):
+        if not has_calls(data) or self._relays_only:
             return True
         is_theirs = self.calls.are_theirs() and not has_head(data)
-        if is_theirs:
+        can_wait = is_theirs and (self._watch is None or self._watch.can_skip(data))
+        if can_wait:
             self._deferred.append(frame)
-        return is_theirs
+        return can_wait
 
     def route(self, entries: Iterable[Raw]) -> list[Route]:
         """Give deltas to their calls, those first that were put off."""
-        deferred, self._deferred = self._deferred, []
-        for frame in deferred:
-            chunk = read_chunk(read_frame(frame).data or b"")
-            if chunk is not None:
-                self.calls.add(chunk.calls)
-        return self.calls.add(entries)
+        if self._deferred:
+            self._add_deferred()
+        routes = self.calls.add(entries)
+        self._follow(routes)
+        return routes
 
-    def keep_ending(self, chunk: Chunk | None) -> None:
-        """Hold the chunk with the finish back until the round has ended."""
-        self.ending, self.ending_is_bare = chunk, self.is_bare
+    def take(self, data: bytes, answer: Answer | None, *, is_first: bool) -> On | None:
+        """Take a whole body and what was read in it; return what it is, None where that is for `outcome` to say."""
+        self.answer, self.usage = answer, read_usage(data)
+        if answer is None:
+            return On.RELAY if is_first or read_error(data) else On.CUT
+        if not self._relays_only:
+            self.finish = answer.finish
+            self._follow(self.calls.take(answer.calls))
+        is_plain = not (self.calls.has(Owner.OURS) or self.has_copies())
+        return On.RELAY if is_first and is_plain else None
+
+    def settle(self) -> None:
+        """Take every name and all arguments as complete: the upstream has finished."""
+        self.calls.settle_names()
+        if self._watch is not None:
+            self._watch.settle()
+
+    def has_open(self) -> bool:
+        """Say whether something of a call is open: whose it is, or whether its end begins a copied stub."""
+        return self.calls.has(Owner.OPEN) or self.must_wait()
+
+    def has_copies(self) -> bool:
+        """Say whether a stub was copied into a call, and nothing has been done about it."""
+        return self._watch is not None and self._watch.has_found
+
+    def must_wait(self) -> bool:
+        """Say whether what comes next has to wait, because a stub is copied or may be."""
+        return self._watch is not None and self._watch.must_wait
+
+    def outcome(self, *, can_go_on: bool) -> On:
+        """Return what the round was, its copied stubs dealt with; `can_go_on`: there may be another round."""
+        self.settle()
+        bad = self._restore()
+        if bad:
+            if self._is_shown() or not (can_go_on or self.finish in _STOPPED):
+                return On.FAULTY
+            self._decline(bad)
+        if self._watch is not None:
+            self._watch.rest()
+        if not self.reads():
+            return On.LAST if self.has_ended() else On.CUT
+        if self.calls.has(Owner.THEIRS):
+            return On.MIXED
+        if not can_go_on:
+            return On.SPENT
+        return On.HIDDEN if self.uses() else On.DECLINED
 
     def message(self) -> Fields:
         """Return the assistant message; its calls only if it came whole."""
@@ -104,8 +151,49 @@ class Round:
     def uses(self) -> tuple[ToolUse, ...]:
         """Return these calls as they are put to the reader."""
         return tuple(
-            ToolUse(_plain(read_text(call.id) or ""), call.name, _plain(call.arguments)) for call in self.reads()
+            ToolUse(_plain(read_text(call.id) or ""), call.name, _plain(call.arguments))
+            for call in self.reads()
+            if call.answer is None
         )
+
+    def _add_deferred(self) -> None:
+        splitter = Splitter()
+        frames = splitter.feed(b"".join(self._deferred))
+        self._deferred = []
+        for frame in (*frames, splitter.close()):
+            chunk = read_chunk(read_frame(frame).data or b"")
+            if chunk is not None:
+                self.calls.add(chunk.calls)
+
+    def _follow(self, routes: Iterable[Route]) -> None:
+        """Look out for copied stubs in what calls have gained."""
+        if self._watch is not None:
+            for route in routes:
+                if route.text and route.call.owner is not Owner.OURS:
+                    self._watch.follow(route.call.position, route.text)
+
+    def _restore(self) -> dict[int, BadCopies]:
+        """Give the client's calls the texts that copied stubs stand for; return where that is impossible."""
+        bad: dict[int, BadCopies] = {}
+        if self._guard is None or not self.has_copies():
+            return bad
+        for call in self.calls.of(Owner.THEIRS):
+            restored = restore(call.arguments, self._guard, is_json=call.body_key == "function")
+            if isinstance(restored, BadCopies):
+                bad[call.position] = restored
+            elif restored != call.arguments:
+                call.restore(restored)
+        return bad
+
+    def _is_shown(self) -> bool:
+        """Say whether the client has seen anything of a call."""
+        return any(call.shown_index is not None for call in self.calls)
+
+    def _decline(self, bad: dict[int, BadCopies]) -> None:
+        """Have none of the client's calls carried out; the model is told why."""
+        for call in self.calls.of(Owner.THEIRS):
+            copies = bad.get(call.position)
+            call.decline(NOT_EXECUTED if copies is None else explain(copies, self._tool))
 
 
 class HiddenRounds:
@@ -157,11 +245,12 @@ def _joined_texts(messages: list[Fields]) -> dict[str, str]:
 
 
 def _tool_messages(calls: list[Call], answers: Sequence[str]) -> list[bytes]:
-    """Return the tool messages that answer these calls."""
-    missing = [_NO_ANSWER] * (len(calls) - len(answers))
-    pairs = zip(calls, [*answers, *missing], strict=False)
+    """Return the tool messages that answer these calls; `answers` are those of the calls that were read."""
+    read = iter(answers)
+    texts = [next(read, _NO_ANSWER) if call.answer is None else call.answer for call in calls]
     return [
-        bytes(write({"role": "tool", "tool_call_id": call.id or NULL, "content": write(text)})) for call, text in pairs
+        bytes(write({"role": "tool", "tool_call_id": call.id or NULL, "content": write(text)}))
+        for call, text in zip(calls, texts, strict=True)
     ]
 
 

@@ -25,7 +25,7 @@ class ToolUse(Struct, frozen=True):
 class InterceptOptions(Struct, frozen=True):
     """What one client request wants of the interceptor."""
 
-    tool: str | None  # name of the reading tool in this request; None: relay only
+    tool: str | None  # name of the reading tool in this request; None: it is not declared
     rounds: int  # hidden rounds after which the tool is withdrawn
     wants_usage: bool  # the client asked for a usage chunk
     streaming: bool
@@ -33,6 +33,11 @@ class InterceptOptions(Struct, frozen=True):
     added_usage: bool = False  # the gateway asked for usage itself, so an unasked usage chunk is not the client's
     guard: Guard | None = None  # the stubs in the request, which a model may copy into a call
     salt: bytes = b""  # makes ids for calls that came without; a constant of the request
+
+    @property
+    def relays_only(self) -> bool:
+        """Whether there is nothing to look for in the answer."""
+        return self.tool is None and self.guard is None
 
 
 class Opened(Struct, frozen=True):

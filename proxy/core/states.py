@@ -17,10 +17,10 @@ class State(StrEnum):
 
     OPENING = "opening"  # the first round has not begun
     PASSING = "passing"  # everything leaves as it came; nothing of ours was seen
-    HOLDING = "holding"  # the same, but for a call whose name is still open
+    HOLDING = "holding"  # the same, but something of a call is open: whose it is, or whether it copies a stub
     LATE = "late"  # a call of ours came after the finish had left: all but usage and the end is dropped
     FAILING = "failing"  # the upstream told of an error in a stream that passes
-    SPLICING = "splicing"  # a call of ours has been seen in this turn
+    SPLICING = "splicing"  # a call of ours, or a copied stub, has been seen in this turn
     DRAINING = "draining"  # the same, after the finish of the round
     READING = "reading"  # the calls of a hidden round are being answered
     SETTLING = "settling"  # our calls of a mixed round are being answered
@@ -34,10 +34,12 @@ class On(StrEnum):
     OPENED = "opened"
     NOISE = "noise"  # a comment, a blank, or data that is no chunk
     CHUNK = "chunk"  # a chunk; in a turn that is not spliced: without a call of ours
-    OPEN_NAME = "open name"  # a chunk, and a call whose name is still open
-    NAMED = "named"  # all names are known, none is ours
+    OPEN_CALL = "open call"  # a chunk, and something of a call is open
+    CLEARED = "cleared"  # nothing is open any more: all calls are the client's, and copy no stub
     OURS = "ours"  # a chunk that shows a call of ours
     OURS_LATE = "ours late"  # the same after a finish
+    COPIED = "copied"  # a chunk that shows a stub in a call of the client
+    COPIED_LATE = "copied late"  # the same after a finish
     USAGE = "usage"  # a chunk of usage alone
     FINISH = "finish"  # the chunk just handled had the finish
     DONE = "done"
@@ -48,6 +50,8 @@ class On(StrEnum):
     LAST = "last"  # end of a round in a spliced turn: nothing is to be read
     HIDDEN = "hidden"  # … only calls of ours
     MIXED = "mixed"  # … calls of ours and of the client
+    DECLINED = "declined"  # … only calls that are declined: a stub was copied, and badly
+    FAULTY = "faulty"  # … the same, but too late to be declined
     SPENT = "spent"  # … only calls of ours, although the tool had been withdrawn
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -64,7 +68,7 @@ class Do(StrEnum):
     SPLICE = "splice"
     DROP_HELD = "drop held"
     EDIT = "edit"
-    KEEP_FINISH = "keep finish"
+    OVERDUE = "overdue"
     STOP = "stop"
     PASS_ERROR = "pass error"  # noqa: S105 - an action, no password
     RELAY = "relay"
@@ -75,6 +79,7 @@ class Do(StrEnum):
     END = "end"
     ABORT = "abort"
     BREAK_OFF = "break off"
+    REJECT = "reject"
     REFUSE = "refuse"
 
 
@@ -83,6 +88,8 @@ _CONCLUSIONS: Final = {
     On.LAST: (Do.SETTLE, _S.CLOSED),
     On.HIDDEN: (Do.READ, _S.READING),
     On.MIXED: (Do.READ, _S.SETTLING),
+    On.DECLINED: (Do.REOPEN, _S.REOPENING),
+    On.FAULTY: (Do.REJECT, _S.CLOSED),
     On.SPENT: (Do.GIVE_UP, _S.CLOSED),
     On.CUT: (Do.BREAK_OFF, _S.CLOSED),
 }
@@ -100,9 +107,11 @@ TABLE: Final[Mapping[State, Mapping[On, tuple[Do, State]]]] = {
         On.CHUNK: (Do.PASS, _S.PASSING),
         On.USAGE: (Do.PASS, _S.PASSING),
         On.DONE: (Do.PASS, _S.PASSING),
-        On.OPEN_NAME: (Do.HOLD, _S.HOLDING),
+        On.OPEN_CALL: (Do.HOLD, _S.HOLDING),
         On.OURS: (Do.SPLICE, _S.SPLICING),
         On.OURS_LATE: (Do.NOTHING, _S.LATE),
+        On.COPIED: (Do.SPLICE, _S.SPLICING),
+        On.COPIED_LATE: (Do.REJECT, _S.CLOSED),
         On.ERROR: (Do.PASS, _S.FAILING),
         On.OVER: (Do.END, _S.CLOSED),
         On.CUT: (Do.BREAK_OFF, _S.CLOSED),
@@ -111,10 +120,12 @@ TABLE: Final[Mapping[State, Mapping[On, tuple[Do, State]]]] = {
         On.NOISE: (Do.HOLD, _S.HOLDING),
         On.CHUNK: (Do.HOLD, _S.HOLDING),
         On.USAGE: (Do.HOLD, _S.HOLDING),
-        On.OPEN_NAME: (Do.HOLD, _S.HOLDING),
-        On.NAMED: (Do.RELEASE, _S.PASSING),
+        On.OPEN_CALL: (Do.HOLD, _S.HOLDING),
+        On.CLEARED: (Do.RELEASE, _S.PASSING),
         On.OURS: (Do.SPLICE, _S.SPLICING),
         On.OURS_LATE: (Do.DROP_HELD, _S.LATE),
+        On.COPIED: (Do.SPLICE, _S.SPLICING),
+        On.COPIED_LATE: (Do.REJECT, _S.CLOSED),
         On.ERROR: (Do.PASS, _S.FAILING),
         On.CUT: (Do.BREAK_OFF, _S.CLOSED),
     },
@@ -135,7 +146,7 @@ TABLE: Final[Mapping[State, Mapping[On, tuple[Do, State]]]] = {
     _S.SPLICING: {
         **_CONCLUSIONS,
         On.CHUNK: (Do.EDIT, _S.SPLICING),
-        On.FINISH: (Do.KEEP_FINISH, _S.DRAINING),
+        On.FINISH: (Do.OVERDUE, _S.DRAINING),
         On.DONE: (Do.STOP, _S.SPLICING),
         On.ERROR: (Do.PASS_ERROR, _S.CLOSED),
     },

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from proxy.core.calls import Call, Calls, Owner, index_of
+from proxy.core.calls import Call, Calls, Owner, index_of, restored_routes
 from proxy.core.wire.raw import write
 from tests.playbook import TOOL, call, tool_call
 
@@ -211,6 +211,53 @@ def test_whole_calls_stay_as_they_came() -> None:
     assert bytes(first.encode()) == good
     assert json.loads(bytes(second.encode()))["id"] != "a"
     assert json.loads(bytes(third.encode()))["function"]["arguments"] == '{"ref":"x"}'
+
+
+def restored(*deltas: Delta, held: int, arguments: str) -> list[list[Delta]]:
+    """Return the last deltas of one call, which were held back, after its arguments were restored."""
+    collected = Calls(TOOL)
+    routes = [collected.add([write(delta)]) for delta in deltas]
+    next(iter(collected)).restore(arguments)
+    kept = restored_routes(routes[-held:])
+    return [[{key: json.loads(bytes(value)) for key, value in route.delta.items()} for route in each] for each in kept]
+
+
+def test_restored_arguments_come_in_one_piece() -> None:
+    """What the client does not have yet comes with the first delta; those that bring nothing else are dropped."""
+    pieces = [call(0, None, None, text) for text in ("ab", "cd", "ef")]
+    assert restored(call(0, "a", "f", "x"), *pieces, held=2, arguments="xab-long") == [
+        [call(0, None, None, "-long")],
+        [],
+    ]
+    signed = {**pieces[2], "extra": "s"}
+    assert restored(call(0, "a", "f", ""), pieces[0], signed, held=2, arguments="y") == [
+        [call(0, None, None, "y")],
+        [{**call(0, None, None, ""), "extra": "s"}],
+    ]
+    whole_call = call(0, "a", "f", {"k": "x"})
+    assert restored(whole_call, held=1, arguments='{"k":"y"}') == [[call(0, "a", "f", {"k": "y"})]]
+
+
+def test_other_calls_are_not_touched_by_a_restored_one() -> None:
+    """Their deltas are the same objects."""
+    collected = Calls(TOOL)
+    routes = collected.add([write(call(0, "a", "f", "x")), write(call(1, "b", "g", "y"))])
+    assert restored_routes([routes]) == [tuple(routes)]
+    next(iter(collected)).restore("z")
+    ((first, second),) = restored_routes([routes])
+    assert first.text == "z"
+    assert second is routes[1]
+
+
+def test_a_declined_call_is_answered_here() -> None:
+    """It goes back as the model wrote it, free text too, and is never shown."""
+    made = {"id": "p", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    collected = Calls(TOOL)
+    collected.take([write(made)])
+    (one,) = collected
+    one.decline("no")
+    collected.mend(b"")
+    assert (one.owner, one.answer, json.loads(bytes(one.encode()))) == (Owner.OURS, "no", made)
 
 
 def test_an_index_is_a_small_number() -> None:

@@ -106,9 +106,7 @@ def test_the_end_comes_last() -> None:
     bench = Bench(wants_usage=True)
     moderation = chunk(choices=[], moderation={"x": 1})
     for value in (chunk({"role": "assistant"}), chunk({"content": "a"}, "stop")):
-        piece = bench.piece(value)
-        bench.outlet.edit(piece)
-    bench.round.keep_ending(piece.chunk)
+        bench.outlet.edit(bench.piece(value))
     bench.outlet.edit(bench.piece(moderation))
     bench.outlet.edit(bench.piece(chunk({"content": "b"})))
     bench.round.usage_chunk = bench.piece(usage_chunk()).chunk

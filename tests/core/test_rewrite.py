@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from proxy.core.envelope import open_envelope
 from proxy.core.ledger import HiddenTurn, Ledger, Recognition
 from proxy.core.plan import Plan, Stubs
@@ -60,6 +62,22 @@ def test_hidden_turns_go_in_front_of_their_message() -> None:
     sent = rewritten(plan(reader="read_offloaded", grafts={1: turn}))
     assert b",".join(rounds) in sent
     assert [m["content"] for m in json.loads(sent)["messages"]] == ["x é", "say: ", "page", "done", "LARGE"]
+
+
+def test_the_stubs_of_a_request_are_a_guard() -> None:
+    """It knows each stub as it was sent and the text that it stands for; without stubs there is none."""
+    first, other = offloaded(), msgspec.structs.replace(offloaded(), kind="user", head_lines=0)
+    in_force = plan(reader="read_offloaded", stubs={(2, -1): first, (0, -1): other})
+    envelope = open_envelope(ODD)
+    history = Reader(ADAPTER).read(envelope)
+    rewriter = Rewriter(ADAPTER, ChatTools(), Stubs(byte_count))
+    guard = rewriter.guard(history, in_force)
+    assert guard is not None
+    sent = json.loads(rewriter.rewrite(envelope, history, in_force))["messages"]
+    assert list(guard.refs) == [first.ref]
+    assert guard.stubs(first.ref) == [sent[2]["content"], sent[0]["content"]]
+    assert guard.original(first.ref) == "LARGE"
+    assert rewriter.guard(history, plan()) is None
 
 
 def test_messages_are_appended() -> None:

@@ -10,9 +10,11 @@ import pytest
 from proxy.core.calls import Owner
 from proxy.core.rounds import HiddenRounds, Round
 from proxy.core.signals import ToolUse
+from proxy.core.states import On
 from proxy.core.wire.chat_body import read_answer
 from proxy.core.wire.chat_stream import read_chunk
 from proxy.core.wire.raw import write
+from tests.core.copies import DAMAGED, GUARD, STUB
 from tests.playbook import TOOL, call, calls, chunk, event, tool_call, whole
 
 
@@ -171,3 +173,56 @@ def test_what_can_wait_is_read_later() -> None:
     ]
     assert not running.can_wait(piece, piece)
     assert Round(None).can_wait(head, head)
+
+
+def test_with_stubs_in_the_request_only_brackets_are_read() -> None:
+    """Pieces of the client's calls still leave unread, unless a copied stub may begin in them or has begun."""
+    running = Round(TOOL, GUARD)
+    running.route([write(call(0, "c", "f", ""))])
+    plain, bracket = (event(calls(call(0, None, None, text))) for text in ('{"a":"', "[offl"))
+    assert running.can_wait(plain, plain)
+    assert running.can_wait(plain + plain, plain + plain) is False, "two ids may be two calls"
+    assert not running.can_wait(bracket, bracket)
+    running.route([write(call(0, None, None, "[offl"))])
+    assert (running.must_wait(), running.has_open(), running.has_copies()) == (True, True, False)
+    assert not running.can_wait(plain, plain)
+    running.settle()
+    assert not running.has_open()
+    assert next(iter(running.calls)).arguments == '{"a":"[offl'
+
+
+def test_frames_that_were_put_off_together_are_read_one_by_one() -> None:
+    """Also where chunks have no id, and where the last has no blank line."""
+    running = Round(TOOL)
+    running.route([write(call(0, "c", "f", ""))])
+    pieces = [event({"choices": calls(call(0, None, None, text))["choices"]}) for text in "abc"]
+    assert running.can_wait(pieces[0] + pieces[1], pieces[0] + pieces[1])
+    assert running.can_wait(pieces[2], pieces[2].rstrip())
+    running.route(())
+    assert next(iter(running.calls)).arguments == "abc"
+
+
+def outcome_of(*chunks: dict[str, Any], finish: str = "tool_calls", can_go_on: bool = True) -> On:
+    """Return what a round with stubs in its request was."""
+    running = Round(TOOL, GUARD)
+    for value in chunks:
+        found = read_chunk(json.dumps(value).encode())
+        assert found is not None
+        running.route(found.calls)
+    running.finish = finish
+    return running.outcome(can_go_on=can_go_on)
+
+
+def test_what_a_round_was() -> None:
+    """By its finish, whose calls it has, and whether copied stubs could be restored."""
+    good, bad = (calls(call(3, "g", "f", json.dumps([text]))) for text in (STUB, DAMAGED))
+    assert outcome_of(finish="stop") is On.LAST
+    assert outcome_of(READ) is On.HIDDEN
+    assert outcome_of(READ, can_go_on=False) is On.SPENT
+    assert outcome_of(READ, good) is On.MIXED
+    assert outcome_of(good) is On.LAST
+    assert outcome_of(bad) is On.DECLINED
+    assert outcome_of(READ, bad) is On.HIDDEN
+    assert outcome_of(bad, can_go_on=False) is On.FAULTY
+    assert outcome_of(bad, finish="length", can_go_on=False) is On.LAST
+    assert Round(TOOL).outcome(can_go_on=True) is On.CUT

@@ -47,6 +47,7 @@ def test_the_end_is_the_end() -> None:
         Do.GIVE_UP,
         Do.PASS_ERROR,
         Do.REFUSE,
+        Do.REJECT,
         Do.RELAY,
         Do.SETTLE,
     }

@@ -12,13 +12,6 @@ Message = dict[str, Any]
 _TEXTS = ("content", "refusal", "reasoning_content")
 
 
-class Arrival(NamedTuple):
-    """A piece of a body and when it came."""
-
-    at: float
-    data: bytes
-
-
 class Compaction(NamedTuple):
     """The header `x-ullage-compaction`."""
 
@@ -32,19 +25,16 @@ class Compaction(NamedTuple):
 class Answer:
     """A response that was read to its end."""
 
-    def __init__(
-        self, status: int, headers: httpx.Headers, arrivals: Sequence[Arrival], *, is_whole: bool = True
-    ) -> None:
+    def __init__(self, status: int, headers: httpx.Headers, data: bytes, *, is_whole: bool = True) -> None:
         self.status = status
         self.headers = headers
-        self.arrivals = arrivals
+        self.data = data
         self.is_whole = is_whole  # False: the connection broke
-        self.data = b"".join(arrival.data for arrival in arrivals)
 
     @classmethod
     def of(cls, response: httpx.Response) -> Answer:
         """Return an answer that was read already."""
-        return cls(response.status_code, response.headers, [Arrival(0.0, response.content)])
+        return cls(response.status_code, response.headers, response.content)
 
     @property
     def json(self) -> Any:

@@ -17,12 +17,13 @@ import pytest
 
 from tests.e2e.answer import Answer, Message
 from tests.e2e.chat import TOOLS, Chat, assert_grows, assert_hidden, assert_valid, assistant, large, result, step, user
-from tests.e2e.gateway import IMPATIENT, Client, Gateway, Upstream
+from tests.e2e.gateway import IMPATIENT, KEEPALIVE_SECONDS, Client, Gateway, Upstream
 from tests.e2e.model import TOOL, call, frames, raw_messages, reads, refs, says, without_tool
 from tests.fakes.upstream import (
     CLOSE,
     CUT,
     HANG,
+    Pause,
     Received,
     Reply,
     answer,
@@ -120,6 +121,19 @@ def test_bytes_of_a_stream_come_one_by_one(client: Client, upstream: Upstream) -
     got = client.post(Chat(client, user("go"), stream=True).body())
     assert (got.message["content"], got.finish, got.is_done) == ("looking done", "stop", True)
     assert_hidden(got)
+
+
+@pytest.mark.parametrize("is_spliced", [False, True], ids=["plain", "spliced"])
+def test_a_silent_stream_is_kept_alive_between_events(client: Client, upstream: Upstream, is_spliced: bool) -> None:
+    """While an upstream is silent in the middle of an event the client gets comments, and the event stays whole."""
+    first, *rest = frames(*chunks("one two"))
+    upstream.queue(*([says("", reads("index"))] if is_spliced else []))
+    upstream.queue(pieces(first[:40], Pause(1.5 * KEEPALIVE_SECONDS), first[40:], *rest, b"data: [DONE]\n\n"))
+    got = client.post(Chat(client, user("go"), stream=True).body())
+    assert b": keep-alive\n\n" in got.data
+    assert (got.message["content"], got.finish, got.is_done) == ("one two ", "stop", True)
+    if not is_spliced:
+        assert got.data.replace(b": keep-alive\n\n", b"") == b"".join([first, *rest, b"data: [DONE]\n\n"])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from tests.e2e.model import (
     tool_names,
     without_tool,
 )
-from tests.fakes.upstream import CUT, answer, chunks, events, pieces, silence
+from tests.fakes.upstream import CUT, Received, Reply, answer, chunks, events, pieces, silence
 
 pytestmark = pytest.mark.e2e
 
@@ -470,6 +471,52 @@ def test_law_j_a_large_copied_stub_is_an_original(client: Client, upstream: Upst
     mine = sent[-1]["content"].split("\n", 1)[0]
     (ref,) = refs(mine.encode())
     assert client.original(ref) == evil.encode()
+
+
+def _copying(part: float) -> Callable[[Received], Reply]:
+    """Return a round in which the model writes a part of the first stub that it sees into a file."""
+
+    def reply(received: Received) -> Reply:
+        stub = received.json["messages"][2]["content"]
+        copied = json.dumps({"path": "b", "content": "Notes: " + stub[: int(len(stub) * part)]})
+        return says("", call("search", copied, "w1"))(received)
+
+    return reply
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_law_j_a_stub_in_a_new_call_is_the_text_again(client: Client, upstream: Upstream, is_stream: bool) -> None:
+    """The client's tool gets what the stub stands for, in the arguments as the model wrote them."""
+    chat = Chat(client, user("go"), *step("alpha"), stream=is_stream)
+    upstream.queue(_copying(1.0))
+    got = chat.ask()
+    (made,) = got.message["tool_calls"]
+    assert (made["id"], made["function"]["name"], got.finish) == ("w1", "search", "tool_calls")
+    assert json.loads(made["function"]["arguments"]) == {"path": "b", "content": "Notes: " + large("alpha")}
+
+
+def test_law_j_half_a_stub_in_a_new_call_is_told_to_the_model(client: Client, upstream: Upstream) -> None:
+    """Where nobody knows what was meant the client's tool is not called; the model is told, and goes on."""
+    chat = Chat(client, user("go"), *step("alpha"))
+    upstream.queue(_copying(0.6), says("sorry"))
+    got = chat.ask()
+    assert got.message["content"] == "sorry"
+    assert "tool_calls" not in got.message
+    assert b"[offloaded" not in got.data
+    sent = json.loads(upstream.bodies[1])["messages"]
+    assert_valid(sent)
+    assert sent[-1]["tool_call_id"] == "w1"
+    chat.ask(user("so?"))
+    assert_grows(upstream.bodies)
+
+
+def test_law_j_half_a_stub_in_a_stream_is_never_a_whole_call(client: Client, upstream: Upstream) -> None:
+    """Where the beginning of the call has left already, an error ends the stream before the stub does."""
+    upstream.queue(_copying(0.6), says("sorry"))
+    got = client.post(Chat(client, user("go"), *step("alpha"), stream=True).body())
+    assert b"[offloaded" not in got.data
+    assert got.error is not None
+    assert (got.error["type"], got.finish, got.is_done) == ("ullage_error", None, False)
 
 
 def test_law_j_what_was_read_stays_the_answer_of_a_tool(client: Client, upstream: Upstream) -> None:

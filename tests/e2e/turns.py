@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tests.e2e.gateway import KEEPALIVE_SECONDS
 from tests.e2e.model import TOOL, Call, call, reads, refs, says
 from tests.fakes.upstream import Received, Reply, Scripted, events
 
@@ -87,7 +88,7 @@ TURNS: dict[str, Turn] = {
         (says("first ", reads()), says("then ", reads("index", "r2"), _THEIRS)), "first then ", (_THEIRS,), "tool_calls"
     ),
     "an end by length": Turn((says("", reads()), says("and so", finish="length")), "and so", finish="length"),
-    "a slow round": Turn((says("wait ", reads()), says("done", pause_seconds=1.3)), "wait done"),
+    "a slow round": Turn((says("wait ", reads()), says("done", pause_seconds=1.3 * KEEPALIVE_SECONDS)), "wait done"),
 }
 
 SPLIT_NAME = "a call whose name begins like ours, in pieces"

@@ -187,6 +187,7 @@ class FakeUpstream:
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._socket = socket.create_server(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it on other sockets only
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._run, name="fake-upstream", daemon=True)
 
