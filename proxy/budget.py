@@ -1,28 +1,110 @@
-"""How many tokens a request may have: the model's window, the preset's limit, and what was learnt about our counts."""
+"""How many tokens a request may have: the model's window, room for the answer, the preset's limit, what was learnt.
+
+The window is the configured one, else what a refusal taught, else what the upstream told, else what the table says,
+else a default. A configured window is the most that is ever used; but an upstream that refuses less is believed, since
+otherwise every long request would be refused again.
+"""
 
 from __future__ import annotations
 
-from proxy.counting import Calibration
-from proxy.presets import Preset
-from proxy.settings import Settings
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
-DEFAULT_WINDOW_TOKENS = 128_000  # of models that nobody said anything about
+from proxy.core.overflow import is_truncated
+from proxy.core.window import Window
+from proxy.counting import Calibration
+from proxy.lessons import Lesson, Lessons, Place, Refusal, fact_of
+from proxy.presets import Preset
+from proxy.room import Output, room
+from proxy.settings import Settings
+from proxy.windows import Windows
+
+log = structlog.get_logger()
+
+_HARDER = 0.7  # of what was refused is tried once more at most
+_FREE = Output()
+
+
+class Asking(Struct, frozen=True):
+    """Who asks, and for what answer."""
+
+    tenant: str = ""
+    output: Output = _FREE
+
+
+_NOBODY = Asking()
 
 
 class Budget:
-    """Knows the room of models, and learns from usage that upstreams report how far our estimates are off."""
+    """Knows the room of models, and learns from what upstreams report and refuse."""
 
-    def __init__(self) -> None:
+    def __init__(self, windows: Windows | None = None, lessons: Lessons | None = None) -> None:
+        self.windows = windows or Windows()
+        self.lessons = lessons or Lessons()
         self._calibration = Calibration()
 
-    def room(self, settings: Settings, preset: Preset, upstream: str, model: str) -> int:
-        """Return how many tokens, by our estimates, fit into a request to this model."""
-        window = settings.window_for(model) or DEFAULT_WINDOW_TOKENS
-        limit = preset.limit.within(window) if preset.limit is not None else None
-        return int((limit or window) / self._calibration.limit_ratio(upstream, model))
+    def window(self, settings: Settings, place: Place) -> Window:
+        """Return the window of a model as this tenant has it."""
+        window = self.windows.find(place.upstream, place.model)
+        configured = settings.window_for(place.model)
+        if configured is not None:
+            window = Window(configured, window.max_output_tokens, "configured")
+        lesson = self.lessons.find(place)
+        return window if lesson is None else _corrected(window, lesson)
 
-    def learn(self, upstream: str, model: str, estimate_tokens: int, usage: dict[str, object] | None) -> None:
-        """Take in what a request of one round was reported to cost; odd reports are passed over."""
+    def room(self, settings: Settings, preset: Preset, upstream: str, model: str, asking: Asking = _NOBODY) -> int:
+        """Return how many tokens, by our estimates, fit into a request to this model."""
+        place = Place(asking.tenant, upstream, model)
+        tokens = room(self.window(settings, place), asking.output, preset.limit)
+        return max(1, int(tokens / self._limit_ratio(place)))
+
+    def learn(self, upstream: str, model: str, estimate_tokens: int, usage: dict[str, object] | None) -> bool:
+        """Take in what a request of one round was reported to cost; odd reports are passed over.
+
+        Returns whether the upstream seems to have cut the prompt; that is logged, and teaches nothing about ratios.
+        """
         reported = usage.get("prompt_tokens") if usage else None
-        if isinstance(reported, int) and not isinstance(reported, bool) and reported < 1 << 40:
-            self._calibration.learn(upstream, model, estimate_tokens, reported)
+        if not isinstance(reported, int) or isinstance(reported, bool) or reported >= 1 << 40:
+            return False
+        if is_truncated(estimate_tokens, reported, self._calibration.ratio(upstream, model)):
+            log.warning(
+                "prompt_cut_by_upstream",
+                upstream=upstream,
+                model=model,
+                sent_tokens=estimate_tokens,
+                reported_tokens=reported,
+                mend=f'set the real window: [models."{model}"] window = …',
+            )
+            return True
+        self._calibration.learn(upstream, model, estimate_tokens, reported)
+        return False
+
+    def refused(self, place: Place, refusal: Refusal) -> tuple[str, bytes]:
+        """Take in that a prompt did not fit; returns key and value of the fact to be kept for the tenant."""
+        lesson = self.lessons.learn(place, refusal, self._calibration.ratio(place.upstream, place.model))
+        return fact_of(place, lesson)
+
+    def retry_room(self, settings: Settings, preset: Preset, place: Place, refusal: Refusal) -> int | None:
+        """Return how many tokens, by our estimates, the one retry may have after `refused`.
+
+        None: no prompt would fit beside the answer that is asked for, so trying again is in vain.
+        """
+        told = refusal.overflow
+        if told.window_tokens is not None and (told.output_tokens or 0) >= told.window_tokens:
+            return None
+        asking = Asking(place.tenant, Output(refusal.output_tokens or None))
+        fits = self.room(settings, preset, place.upstream, place.model, asking)
+        return max(1, min(fits, int(refusal.sent_tokens * _HARDER)))
+
+    def _limit_ratio(self, place: Place) -> float:
+        known = self._calibration.limit_ratio(place.upstream, place.model)
+        lesson = self.lessons.find(place)
+        return known if lesson is None else max(known, lesson.ratio * Calibration.MARGIN)
+
+
+def _corrected(window: Window, lesson: Lesson) -> Window:
+    """Return the window after a refusal; one that the upstream named beats all but a smaller configured one."""
+    if lesson.window_tokens >= window.tokens and (window.source == "configured" or not lesson.is_told):
+        return window
+    return replace(window, tokens=lesson.window_tokens, source="learnt", max_input_tokens=None)

@@ -34,6 +34,7 @@ from proxy.vitals import Vitals
 log = structlog.get_logger()
 
 _SECRET_BYTES = 32
+_MODELS_KEPT = 1024
 
 
 class InForce:
@@ -48,11 +49,17 @@ class InForce:
         """Put other settings in force; raises ConfigError and keeps the old ones when an upstream is wrong."""
         names = ["default", *settings.upstreams]
         self._providers = {name: _provider(name, settings) for name in names}
+        self._by_model: dict[str, Provider] = {}
         self.settings = settings
 
     def provider(self, model: str = "") -> Provider:
         """Return the upstream of a model."""
-        return self._providers[self.settings.upstream_for(model)]
+        known = self._by_model.get(model)
+        if known is None:
+            if len(self._by_model) >= _MODELS_KEPT:  # names are the clients' to invent
+                self._by_model.clear()
+            known = self._by_model[model] = self._providers[self.settings.upstream_for(model)]
+        return known
 
 
 def _provider(name: str, settings: Settings) -> Provider:

@@ -25,6 +25,9 @@ from proxy.core.guard import Guard
 from proxy.core.intercept import InterceptOptions, Interceptor, ToolUse
 from proxy.core.ledger import Hidden, HiddenTurn, Learnt
 from proxy.core.rewrite import append_messages
+from proxy.core.stub import STUB_START
+from proxy.core.usage import sum_usage
+from proxy.core.wire.chat_body import read_usage
 from proxy.counting import Counter
 from proxy.errors import BadRequest, ProxyError, StoreError, error_body
 from proxy.exchange import Exchange, Responder
@@ -46,6 +49,7 @@ _REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 501})
 _TOOL_WORDS = re.compile(rb"\btools?\b|function call|extra inputs|response mime type", re.IGNORECASE)
 # A history with broken pairs is refused in words about tools, too; sending it without our tool would not help.
 _PAIRING_WORDS = re.compile(rb"tool_call_id|tool_calls|role .{0,3}tool\b", re.IGNORECASE)
+_STUB_START = STUB_START.encode()
 _LONGEST_KEY = 512
 _VETTED_HOSTS = ("openai.com", "openai.azure.com")
 
@@ -243,17 +247,32 @@ class _Job:
             seconds = self._parts.settings().server.keepalive_seconds
             await turn.stream(response, headers, seconds)
         else:
-            await turn.whole(response, headers)
+            body = await response.read()
+            if not self._is_ours(body, guard):
+                await self._responder.start(response.status, headers)
+                await self._responder.finish(body)
+                self._learn(sum_usage([read_usage(body)]))
+                return
+            await turn.whole(response.status, body, headers)
         if self._compacted is not None:
             self._account(self._compacted, turn.summary)
+
+    def _is_ours(self, body: bytes, guard: Guard | None) -> bool:
+        """Say whether a whole answer may hold a call or a stub of ours; most do not, and need not be taken apart."""
+        has_call = self._reader is not None and self._reader.encode() in body
+        return has_call or (guard is not None and _STUB_START in body) or b"\\u" in body
 
     def _account(self, compacted: Compacted, summary: Summary) -> None:
         """Add what the turn came to to the session, and compare our estimate with what was reported."""
         if summary.reads:
             self._gateway.compactor.note_reads(compacted, summary.reads)
         elif summary.finished is not None:
-            origin, model = self._provider.target.origin, compacted.situation.model
-            self._gateway.budget.learn(origin, model, compacted.sent_tokens, summary.finished.usage)
+            self._learn(summary.finished.usage)
+
+    def _learn(self, usage: dict[str, object] | None) -> None:
+        if self._compacted is not None:
+            origin, model = self._provider.target.origin, self._compacted.situation.model
+            self._gateway.budget.learn(origin, model, self._compacted.sent_tokens, usage)
 
     async def _pass_on(self, response: UpstreamResponse, body: bytes | None = None) -> None:
         """Relay an answer byte for byte: as it comes, or the body that was read already."""

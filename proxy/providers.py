@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from proxy.core.model_names import path_of
@@ -109,27 +109,28 @@ def providers_of_path(model: str) -> Iterator[str]:
         yield _FOLDERS.get(folder, folder)
 
 
-class Place(tuple[str, int | None]):
-    """Host and port of an upstream's origin."""
+class Address(NamedTuple):
+    """Host and port of an upstream."""
 
-    __slots__ = ()
+    host: str
+    port: int | None
 
     @property
     def is_loopback(self) -> bool:
         """Whether the upstream runs on this machine."""
-        return is_loopback_host(self[0])
+        return is_loopback_host(self.host)
 
     @property
     def is_ollama(self) -> bool:
         """Whether the port is the one that Ollama listens on."""
-        return self[1] == OLLAMA_PORT
+        return self.port == OLLAMA_PORT
 
 
 @lru_cache(maxsize=1024)
-def place_of(origin: str) -> Place:
+def address_of(origin: str) -> Address:
     """Return host and port of an origin such as "http://127.0.0.1:8000"; an odd one has neither."""
     try:
         parts = urlsplit(origin)
-        return Place((parts.hostname or "", parts.port))
+        return Address(parts.hostname or "", parts.port)
     except ValueError:
-        return Place(("", None))
+        return Address("", None)

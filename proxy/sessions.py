@@ -186,5 +186,5 @@ def _marks(history: History, recognition: Recognition, root: bytes, anchors: lis
     if history.length:
         yield Mark(history.prefix(root, history.length), history.length + recognition.shift)
     for key, stop in anchors:
-        if stop > recognition.known or not recognition.ledger.version:
+        if stop > recognition.known:
             yield Mark(key=key, length=stop - history.leading + recognition.shift)

@@ -96,15 +96,14 @@ class Turn:
                 upcoming = await self._pump(upcoming)
         await self._responder.finish()
 
-    async def whole(self, response: UpstreamResponse, headers: Headers) -> None:
-        """Answer with one body, hidden rounds resolved."""
+    async def whole(self, status: int, body: bytes, headers: Headers) -> None:
+        """Answer with one body, hidden rounds resolved; `status` and `body` are those of the first round."""
         pieces: list[bytes] = []
         self._send = _appending(pieces)
-        body = await response.read()
         await self._perform(self._machine.receive(Body(body)))
         while self._reopen is not None:
             await self._next_whole(self._reopen)
-        status, data = response.status, b"".join(pieces)
+        data = b"".join(pieces)
         if self._refusal is not None:
             status, data = self._refusal.status, self._refusal.body
         if data != body:

@@ -193,3 +193,18 @@ async def test_a_lost_tip_does_not_bypass() -> None:
     entries = await desk.store.load_ledger("t", first.ledger.id)
     await emptied.store.append_ledger("t", first.ledger.id, 0, entries, ())
     assert sent(await emptied.compact(asked())) == sent(first)
+
+
+async def test_copies_of_the_stubs_that_were_sent_are_looked_for() -> None:
+    """The text comes from the request itself; with several choices, of which one could be spliced, none is."""
+    desk = Desk()
+    guard = desk.compactor.guard(compacted := await desk.compact(asked()))
+    assert guard is not None
+    (ref,) = guard.refs
+    assert guard.stubs(ref)[0] == sent(compacted)[2]["content"]
+    assert guard.original(ref) == BIG
+    order = msgspec.structs.replace(desk.order(asked(), n=2), room_tokens=200)
+    several = await desk.compactor.compact(order)
+    assert several.plan.stubs
+    assert desk.compactor.guard(several) is None
+    assert desk.compactor.guard(await desk.compact(asked("small"))) is None

@@ -201,6 +201,32 @@ async def test_rounds_are_bounded() -> None:
     assert names == [["f", "read_offloaded"], ["f", "read_offloaded"], ["f"]]
 
 
+def writes(edit: Callable[[str], str] = str) -> Callable[[Body], httpx.Response]:
+    """An answer that writes the stub of its request, edited, into a file."""
+
+    def reply(body: Body) -> httpx.Response:
+        arguments = json.dumps({"text": edit(body["messages"][2]["content"])})
+        return says(None, {"id": "w", "type": "function", "function": {"name": "f", "arguments": arguments}})
+
+    return reply
+
+
+async def test_a_copied_stub_never_reaches_the_clients_tool() -> None:
+    """A whole one becomes its text, a part of one is told to the model; under shadow, which sends none, it is text."""
+    place = Place(writes(), writes(lambda stub: stub[:-1]), says("sorry"))
+    whole = await place.ask(WITH_RESULT)
+    (made,) = whole.json["choices"][0]["message"]["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"text": BIG}
+    part = await place.ask(WITH_RESULT)
+    assert part.json["choices"][0]["message"] == {"role": "assistant", "content": "sorry"}
+    assert "read_offloaded(ref=" in place.bodies[2]["messages"][-1]["content"]
+    stub = place.bodies[0]["messages"][2]["content"]
+    place.replies.append(writes(lambda _: stub))
+    shadowed = await place.ask(WITH_RESULT, x_ullage_policy="shadow")
+    (made,) = shadowed.json["choices"][0]["message"]["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"text": stub}
+
+
 REFUSAL = httpx.Response(400, json={"error": {"message": "m does not support tools"}})
 
 

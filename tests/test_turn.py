@@ -143,7 +143,7 @@ async def answered(rounds: Rounds, body: bytes) -> Answer:
     answer = Answer()
     head: Headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"etag", b"x")]
     machine = Interceptor(options(streaming=False))
-    await Turn(machine, rounds, answer).whole(response(body, headers=head), head)
+    await Turn(machine, rounds, answer).whole(200, body, head)
     return answer
 
 

@@ -24,7 +24,7 @@ from proxy.core.memo import Memo
 
 DIGEST_BYTES = 16
 Role = Literal["system", "user", "assistant", "tool", "other"]
-Kind = Literal["result", "user"]
+Kind = Literal["result", "user", "input"]
 
 
 def digest(*pieces: bytes, key: bytes = b"") -> bytes:

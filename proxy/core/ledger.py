@@ -30,7 +30,7 @@ from proxy.core.history import Kind, digest
 
 ROOT_BYTES = 16
 _ID_LENGTH = 26
-Reason = Literal["over_limit", "per_turn_limit"]
+Reason = Literal["over_limit", "per_turn_limit", "compaction", "over_window"]
 
 
 class HiddenTurn(msgspec.Struct, frozen=True):
@@ -74,6 +74,7 @@ class Offloaded(Entry, frozen=True, tag="offloaded"):
     reader: str  # name of the reading tool, as the stub gives it; "": it cannot be read
     tool: str | None = None
     first_line: str = ""
+    made_at: int = 0  # applies to histories of at least so many messages: a compaction leaves shorter ones alone
 
 
 class Hidden(Entry, frozen=True, tag="hidden"):
@@ -84,13 +85,36 @@ class Hidden(Entry, frozen=True, tag="hidden"):
     turn: HiddenTurn
 
 
+class Narrated(Entry, frozen=True, tag="narrated"):
+    """A summary was written of the messages up to `cut`; those before `start` it knows from an earlier summary."""
+
+    start: int
+    cut: int
+    text: str
+
+
+class Compacted(Entry, frozen=True, tag="compacted"):
+    """A declared break of the prefix: from this length on, the messages before `cut` stand in one block.
+
+    Without a cut only texts left (their entries have the same `made_at`). Pins are no part of it: they are rendered
+    from the present request.
+    """
+
+    made_at: int
+    cut: int | None = None
+    narrative: str = ""
+    trail: str = ""
+    tag: str = ""
+    pin_tokens: int = 1000
+
+
 class Learnt(Entry, frozen=True, tag="learnt"):
     """A fact about this session's upstream, e.g. that it refuses the reading tool."""
 
     fact: str
 
 
-AnyEntry = Began | Offloaded | Hidden | Learnt
+AnyEntry = Began | Offloaded | Hidden | Narrated | Compacted | Learnt
 _DECODER = msgspec.msgpack.Decoder(AnyEntry)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -121,9 +145,11 @@ class Ledger:
         self.root = b""
         self.reader: str | None = None  # name of the reading tool since the first stub
         self.facts: set[str] = set()
-        self.offloads: dict[tuple[Kind, bytes], Offloaded] = {}
+        self.offloads: dict[tuple[Kind, bytes], tuple[Offloaded, ...]] = {}
         self.refs: dict[str, Offloaded] = {}
         self.hidden: dict[int, list[Hidden]] = {}
+        self.narratives: list[Narrated] = []
+        self.compactions: list[Compacted] = []
         for entry in self.entries:
             self._take(entry)
 
@@ -137,11 +163,16 @@ class Ledger:
             case Began():
                 self.root = entry.root
             case Offloaded():
-                self.offloads.setdefault((entry.kind, entry.exact), entry)
+                key = (entry.kind, entry.exact)
+                self.offloads[key] = (*self.offloads.get(key, ()), entry)
                 self.refs[entry.ref] = entry
                 self.reader = self.reader or entry.reader
             case Hidden():
                 self.hidden.setdefault(entry.position, []).append(entry)
+            case Narrated():
+                self.narratives.append(entry)
+            case Compacted():
+                self.compactions.append(entry)
             case Learnt():
                 self.facts.add(entry.fact)
             case None:
@@ -155,6 +186,10 @@ class Ledger:
         """Return a new ledger that shares what was decided about the first `length` messages."""
         return Ledger(identity, [e for e in self.entries if _belongs(e, length)], stored=0)
 
+    def folded(self, length: int) -> Compacted | None:
+        """Return the block that is in force for a history of this length."""
+        return next((c for c in reversed(self.compactions) if c.cut is not None and c.made_at <= length), None)
+
     def hidden_at(self, position: int, match: bytes) -> HiddenTurn | None:
         """Return the hidden turn that belongs to this visible message, if there is one."""
         return next((h.turn for h in self.hidden.get(position, ()) if h.match == match), None)
@@ -163,13 +198,22 @@ class Ledger:
 def _belongs(entry: AnyEntry | None, length: int) -> bool:
     match entry:
         case Offloaded():
-            return entry.since < length
+            return entry.since < length and entry.made_at <= length
+        case Narrated():
+            return entry.cut <= length
+        case Compacted():
+            return entry.made_at <= length
         case Hidden():
             return entry.position <= length  # the answer right behind the common part, told by its digest
         case None:
             return False
         case _:
             return True
+
+
+def in_force(entries: Sequence[Offloaded], position: int, length: int) -> Offloaded | None:
+    """Return the newest of the decisions about one text that counts at a position of a history of this length."""
+    return next((e for e in reversed(entries) if e.since <= position and e.made_at <= length), None)
 
 
 def make_root(secret: bytes, tenant: str, session_key: str | None, opening: bytes) -> bytes:

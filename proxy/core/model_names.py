@@ -1,8 +1,8 @@
 """The many spellings of one model's name.
 
 Clients, providers and tables write the same model as `gpt-4o`, `openai/gpt-4o`, `gpt-4o-2024-08-06`,
-`ft:gpt-4o:org::id`, `models/gpt-4o`, `gpt-4o:free` or `us.openai.gpt-4o-v1:0`. A canonical name has lower case, no path,
-no region, and hyphens alone between its words; variants are what is left when dates, tags and makers are taken off.
+`ft:gpt-4o:org::id`, `models/gpt-4o`, `gpt-4o:free` or `us.openai.gpt-4o-v1:0`. A canonical name has lower case, no
+path, no region, and hyphens alone between its words; variants are what is left without dates, tags and makers.
 """
 
 from __future__ import annotations

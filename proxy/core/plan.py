@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from proxy.core.history import Adapter, History, Slot, text_bytes
-from proxy.core.ledger import AnyEntry, Began, HiddenTurn, Offloaded, Recognition
+from proxy.core.ledger import AnyEntry, Began, HiddenTurn, Offloaded, Recognition, in_force
 from proxy.core.memo import Memo
 from proxy.core.policy import Candidate, Offload, Policy, View
 from proxy.core.rows import count_lines
@@ -181,12 +181,11 @@ def _storable(text: str) -> str:
 def undecided(history: History, known: Recognition) -> Sequence[Candidate]:
     """Return the texts that nothing was decided about: those of new messages, where only an anchor is known of all."""
     first = history.leading if known.anchored else known.known
-    offloads = known.ledger.offloads
     return [
         _candidate(index, slot, history)
         for index in range(max(first, history.leading), len(history))
         for slot in history.facts[index].slots
-        if not _applies(offloads.get((slot.kind, slot.exact)), index, history, known)
+        if slot.kind != "input" and _decided(slot, index, history, known) is None
     ]
 
 
@@ -203,22 +202,23 @@ def _candidate(index: int, slot: Slot, history: History) -> Candidate:
     )
 
 
-def _applies(entry: Offloaded | None, index: int, history: History, known: Recognition) -> bool:
-    return entry is not None and index - history.leading + known.shift >= entry.since
+def _decided(slot: Slot, index: int, history: History, known: Recognition) -> Offloaded | None:
+    entries = known.ledger.offloads.get((slot.kind, slot.exact))
+    if entries is None:
+        return None
+    return in_force(entries, index - history.leading + known.shift, history.length + known.shift)
 
 
 def _in_force(history: History, known: Recognition, fresh: Sequence[Offloaded]) -> dict[Place, Offloaded]:
-    offloads = known.ledger.offloads
     if fresh:
-        # The newer decision about an equal text counts where the older one does not reach back to.
-        offloads = {**{(e.kind, e.exact): e for e in fresh}, **offloads}
-    if not offloads:
+        known = msgspec.structs.replace(known, ledger=known.ledger.extend(fresh))
+    if not known.ledger.offloads:
         return {}
     out: dict[Place, Offloaded] = {}
     for index in range(history.leading, len(history)):
         for slot in history.facts[index].slots:
-            entry = offloads.get((slot.kind, slot.exact))
-            if entry is not None and _applies(entry, index, history, known):
+            entry = _decided(slot, index, history, known)
+            if entry is not None:
                 out[index, slot.at] = entry
     return out
 

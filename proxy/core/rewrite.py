@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Protocol
 
+import msgspec
+
 from proxy.core.envelope import Envelope, Patch, Span
 from proxy.core.guard import Guard
 from proxy.core.history import Adapter, History
@@ -100,8 +102,11 @@ class _StubsInForce:
         return self._places.keys()
 
     def stubs(self, ref: str) -> Sequence[str]:
-        messages, stubs = self._history.messages, self._plan.stubs
-        rendered = (self._render(messages[index], at, stubs[index, at]) for index, at in self._places[ref])
+        rendered: list[str] = []
+        for index, at in self._places[ref]:
+            entry, raw = self._plan.stubs[index, at], self._history.messages[index]
+            # In the last round, which is without the tool, a stub promises no reading.
+            rendered += [self._render(raw, at, each) for each in (entry, msgspec.structs.replace(entry, reader=""))]
         return list(dict.fromkeys(rendered))
 
     def original(self, ref: str) -> str:

@@ -40,6 +40,8 @@ from proxy.store.sqlite_expiry import delete_session, erase_original, expire_ste
 from proxy.store.sqlite_reader import Reader
 from proxy.store.sqlite_writer import Writer
 
+_UNKNOWN = -1  # version of a ledger that only waits to be looked up
+
 
 class SqliteStore:
     """A store in one file; see `Store` for what each call promises."""
@@ -119,18 +121,22 @@ class SqliteStore:
         tips = queries.find_tips(self._reader, owner, keys) if owner is not None else {}
         if behind:
             for key, (ledger, length) in waiting.items():
-                if key not in tips or tips[key].ledger == ledger:
-                    tips[key] = Tip(key, ledger, length, 0, 0)
+                known = tips.get(key)
+                if known is None:
+                    tips[key] = Tip(key, ledger, length, _UNKNOWN, 0)
+                elif known.ledger == ledger:
+                    tips[key] = Tip(key, ledger, length, known.version, known.newest)
             tips = self._completed(tenant, owner, tips)
         return [tips[key] for key in keys if key in tips]
 
     def _completed(self, tenant: str, owner: int | None, tips: dict[bytes, Tip]) -> dict[bytes, Tip]:
         """Give tips the state of their ledgers, of which a part may still wait to be written."""
-        states: dict[str, tuple[int, int]] = {}
+        states = {tip.ledger: (tip.version, tip.newest) for tip in tips.values() if tip.version != _UNKNOWN}
         for ledger in {tip.ledger for tip in tips.values()}:
-            waiting = self._backlog.newest(tenant, ledger)
-            version, newest = (0, 0) if owner is None else queries.ledger_state(self._reader, owner, ledger)
-            states[ledger] = (version, max(newest, waiting))
+            if ledger not in states:
+                states[ledger] = (0, 0) if owner is None else queries.ledger_state(self._reader, owner, ledger)
+            version, newest = states[ledger]
+            states[ledger] = (version, max(newest, self._backlog.newest(tenant, ledger)))
         return {key: Tip(key, tip.ledger, tip.length, *states[tip.ledger]) for key, tip in tips.items()}
 
     async def load_ledger(self, tenant: str, ledger: str, after: int = 0) -> list[bytes]:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from proxy.core.intercept import (
     Answered,
     Body,
+    Broke,
     CloseUpstream,
     Command,
     Emit,
     Ended,
+    Event,
     Finished,
     Interceptor,
     Opened,
@@ -34,6 +36,7 @@ from tests.core.copies import (
     OTHER,
     REF,
     STUB,
+    Stubs,
     ref_of,
     spell_shortly,
     spell_usually,
@@ -85,12 +88,12 @@ def at_once(arguments: str, index: int = 0, name: str = "write") -> dict[str, An
     return calls(call(index, f"c{index}", name, arguments))
 
 
-def same_for_any_cut(rounds: Sequence[bytes], **changes: Any) -> Turn:
-    """Play a turn, and check that it is the same when it comes byte by byte, or in two pieces."""
+def same_for_any_cut(rounds: Sequence[bytes], most_cuts: int = 40, **changes: Any) -> Turn:
+    """Play a turn, and check that it is the same when it comes byte by byte, or in two pieces cut here and there."""
     turn = play(rounds, guard=GUARD, **changes)
     assert_same(play(rounds, every=1, guard=GUARD, **changes), turn)
     total = sum(map(len, rounds))
-    for cut in range(1, total, 1 + total // 150):
+    for cut in range(1, total, 1 + total // most_cuts):
         assert_same(play(rounds, cuts=[cut], guard=GUARD, **changes), turn)
     return turn
 
@@ -150,7 +153,7 @@ def test_a_restored_call_does_not_depend_on_the_split() -> None:
     data = b": a\n\n" + stream(ROLE, *written(COPY), *written("{}", 1), usage_chunk(), done=False)
     data += b": b\n\n" + stream(END, usage_chunk())
     for line_end in (b"\n", b"\r\n", b"\r"):
-        turn = same_for_any_cut([data.replace(b"\n", line_end)], wants_usage=True)
+        turn = same_for_any_cut([data.replace(b"\n", line_end)], most_cuts=200, wants_usage=True)
         assert arguments_of(turn) == [RESTORED, "{}"]
         assert turn.chunks[-1]["usage"] == USAGE
 
@@ -222,6 +225,16 @@ def test_the_input_of_a_custom_tool() -> None:
         play([stream(ROLE, calls({**bad, "index": 0}), END), saying("x")], guard=GUARD),
     ):
         assert told(turn.reopened[0])[0]["tool_calls"] == [bad], "free text goes back as it was"
+
+
+def test_every_place_to_cut() -> None:
+    """Each byte position of a turn with a copy in it is a place where the network may cut."""
+    guard = Stubs("a\nb")
+    data = stream(ROLE, *written(json.dumps([stub_of("a\nb")]), size=40), END)
+    expected = play([data], guard=guard)
+    assert arguments_of(expected) == ['["a\\nb"]']
+    for cut in range(1, len(data)):
+        assert_same(play([data], cuts=[cut], guard=guard), expected)
 
 
 # -- what is no copy
@@ -563,3 +576,38 @@ def test_a_turn_that_stops_anywhere_gives_no_copy_away(at: int, broken: bool, ar
     assert HEAD.encode() not in turn.sent
     if turn.commands and isinstance(turn.commands[-1], Finished) and not turn.finished.aborted:
         assert arguments_of(turn) in ([RESTORED], [])
+
+
+FRAMES = st.sampled_from(
+    [
+        *written(COPY, size=60)[:4],
+        *(at_once(COPY), at_once(BAD, 1), at_once("[", 2), OURS, END, chunk({}, "stop"), usage_chunk()),
+        *(calls(call(0, None, None, text)) for text in ("[", HEAD, HEAD[:20], HEAD[20:], "x")),
+        *(calls(call(1, "r", "read", "")), calls(call(None, None, None, STUB)), {"error": {"message": "m"}}),
+        *(chunk({"content": "a"}), calls(call(3, "d", None, HEAD)), calls({"index": 4, **custom(STUB, id="p")})),
+    ]
+).map(event) | st.sampled_from([DONE, b": ping\n\n", b"data: {\n\n"])
+BODIES = st.sampled_from([COPY, BAD, "{}"]).map(
+    lambda text: Body(whole({"content": "a", "tool_calls": [tool_call("c0", "write", text)]}, "tool_calls"))
+)
+TOLD = st.lists(
+    st.lists(FRAMES, max_size=8).map(lambda frames: Received(b"".join(frames)))
+    | BODIES
+    | st.sampled_from([Opened(), Ended(), Answered(("a",)), Broke("x")]),
+    max_size=12,
+)
+
+
+@given(TOLD, st.booleans(), st.sampled_from([TOOL, None]))
+@settings(max_examples=settings().max_examples * 3)
+def test_no_order_of_events_gives_a_copy_away(told_events: list[Event], streaming: bool, tool: str | None) -> None:
+    """Whatever comes in whatever order: nothing raises, the turn ends at most once, and no stub leaves.
+
+    Only behind an error of the upstream's own everything passes as it came.
+    """
+    machine = Interceptor(options(streaming=streaming, tool=tool, rounds=2, guard=GUARD))
+    commands = [command for item in told_events for command in machine.receive(item)]
+    ends = [at for at, command in enumerate(commands) if isinstance(command, Finished)]
+    assert ends in ([], [len(commands) - 1])
+    sent = b"".join(command.data for command in commands if isinstance(command, Emit))
+    assert f"[offloaded {REF}".encode() not in sent.partition(b'"error"')[0]

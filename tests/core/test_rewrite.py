@@ -65,7 +65,7 @@ def test_hidden_turns_go_in_front_of_their_message() -> None:
 
 
 def test_the_stubs_of_a_request_are_a_guard() -> None:
-    """It knows each stub as it was sent and the text that it stands for; without stubs there is none."""
+    """It knows each stub as it was sent, with and without the tool, and its text; without stubs there is none."""
     first, other = offloaded(), msgspec.structs.replace(offloaded(), kind="user", head_lines=0)
     in_force = plan(reader="read_offloaded", stubs={(2, -1): first, (0, -1): other})
     envelope = open_envelope(ODD)
@@ -73,9 +73,11 @@ def test_the_stubs_of_a_request_are_a_guard() -> None:
     rewriter = Rewriter(ADAPTER, ChatTools(), Stubs(byte_count))
     guard = rewriter.guard(history, in_force)
     assert guard is not None
-    sent = json.loads(rewriter.rewrite(envelope, history, in_force))["messages"]
+    last = msgspec.structs.replace(first, reader="")
+    bodies = [in_force, plan(stubs={(2, -1): last, (0, -1): msgspec.structs.replace(other, reader="")})]
+    sent = [json.loads(rewriter.rewrite(envelope, history, each))["messages"] for each in bodies]
     assert list(guard.refs) == [first.ref]
-    assert guard.stubs(first.ref) == [sent[2]["content"], sent[0]["content"]]
+    assert guard.stubs(first.ref) == [messages[at]["content"] for at in (2, 0) for messages in sent]
     assert guard.original(first.ref) == "LARGE"
     assert rewriter.guard(history, plan()) is None
 

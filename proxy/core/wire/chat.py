@@ -10,13 +10,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
-from msgspec import Raw
-
 from proxy.core.envelope import decode, split_list
 from proxy.core.history import CallFact, Facts, Kind, Role, Slot, digest, text_bytes
 from proxy.core.media import media_tokens
 from proxy.core.reading import HistoryCall, HistoryEntry
+from proxy.core.wire.chat_inputs import INPUTS, input_slots, input_text, replace_inputs
+from proxy.core.wire.raw_fields import encode_lenient, encode_text, join_fields, split_fields
 
 WHOLE = -1
 _ROLES: dict[str, Role] = {
@@ -30,6 +29,7 @@ _ROLES: dict[str, Role] = {
 _KINDS: dict[Role, Kind] = {"tool": "result", "user": "user"}
 _MESSAGE_OVERHEAD_TOKENS = 4
 _BYTES_PER_TOKEN = 4
+_LEAST_INPUT_CHARACTERS = 200  # shorter inputs are never worth a stub
 # Markers that steer a provider's cache and say nothing about the conversation.
 _CACHE_MARKERS = ("cache_control", "prompt_cache_breakpoint")
 
@@ -52,7 +52,7 @@ class ChatAdapter:
             key=key,
             role=role,
             match=_match(message, name if role == "other" else role),
-            slots=tuple(_slots(message, _KINDS.get(role), call_id)),
+            slots=(*_slots(message, _KINDS.get(role), call_id), *_input_slots(message)),
             calls=tuple(CallFact(c.get("id"), _call_name(c)) for c in _calls(message)),
             call_id=call_id,
             estimated_tokens=_estimate(message, raw),
@@ -61,22 +61,44 @@ class ChatAdapter:
     def text(self, raw: bytes, at: int) -> str:
         """Return the text of a slot."""
         message: Any = decode(raw)
+        if at >= INPUTS:
+            return input_text(message["tool_calls"], at)
         content = message["content"]
         return str(content if at == WHOLE else content[at]["text"])
 
     def replace_texts(self, raw: bytes, texts: dict[int, str]) -> bytes:
         """Return the message with these texts in the place of the old; all else keeps its bytes."""
         fields = split_fields(raw)
+        inputs = {at: text for at, text in texts.items() if at >= INPUTS}
+        if inputs:
+            fields["tool_calls"] = replace_inputs(fields["tool_calls"], inputs)
         if WHOLE in texts:
             fields["content"] = encode_text(texts[WHOLE])
-        else:
+        elif len(texts) > len(inputs):
             parts = split_list(fields["content"])
             for at, text in texts.items():
-                part = split_fields(parts[at])
-                part["text"] = encode_text(text)
-                parts[at] = join_fields(part)
+                if at < INPUTS:
+                    part = split_fields(parts[at])
+                    part["text"] = encode_text(text)
+                    parts[at] = join_fields(part)
             fields["content"] = b"[" + b",".join(parts) + b"]"
         return join_fields(fields)
+
+    def countable(self, raw: bytes) -> tuple[list[str], int]:
+        """Return all that a tokenizer has to count of a message, and the tokens of what it must not see."""
+        decoded = decode(raw)
+        message: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
+        texts, media = [], _MESSAGE_OVERHEAD_TOKENS
+        for part in _parts(message):
+            text = _part_text(part)
+            if text is not None:
+                texts.append(text)
+            elif isinstance(part, dict):
+                media += media_tokens(part)
+        for call in _calls(message):
+            texts += (_call_name(call), _written_arguments(call))
+        reasoning = (message.get(name) for name in ("reasoning_content", "reasoning"))
+        return [*texts, *(text for text in reasoning if isinstance(text, str))], media
 
     def describe(self, raw: bytes, number: int, tool: str | None) -> HistoryEntry:
         """Return the message as the record shows it; `tool` names the tool that a result comes from."""
@@ -94,36 +116,6 @@ class ChatAdapter:
                 HistoryCall(str(c.get("id", "")), _call_name(c), _written_arguments(c)) for c in _calls(message)
             ),
         )
-
-
-def split_fields(raw: bytes) -> dict[str, bytes]:
-    """Return the raw values of a JSON object, in order."""
-    try:
-        return {k: bytes(v) for k, v in msgspec.json.decode(raw, type=dict[str, Raw]).items()}
-    except msgspec.DecodeError:
-        value = decode(raw)
-        return {k: encode_lenient(v) for k, v in value.items()} if isinstance(value, dict) else {}
-
-
-def join_fields(fields: dict[str, bytes]) -> bytes:
-    """Write a JSON object from raw values."""
-    return b"{" + b",".join(msgspec.json.encode(k) + b":" + v for k, v in fields.items()) + b"}"
-
-
-def encode_text(text: str) -> bytes:
-    """Write a JSON string; lone surrogates are escaped, since they have no UTF-8."""
-    try:
-        return msgspec.json.encode(text)
-    except UnicodeEncodeError:
-        return json.dumps(text).encode()
-
-
-def encode_lenient(value: object) -> bytes:
-    """Write any decoded JSON value; lone surrogates are escaped."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -230,6 +222,12 @@ def _slots(message: dict[str, Any], kind: Kind | None, call_id: str | None) -> I
         for at, part in enumerate(content):
             if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
                 yield _slot(at, kind, part["text"], call_id)
+
+
+def _input_slots(message: dict[str, Any]) -> Iterator[Slot]:
+    for at, text in input_slots(message.get("tool_calls")):
+        if len(text) >= _LEAST_INPUT_CHARACTERS:
+            yield _slot(at, "input", text, None)
 
 
 def _slot(at: int, kind: Kind, text: str, call_id: str | None) -> Slot:

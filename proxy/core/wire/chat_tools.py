@@ -10,7 +10,7 @@ import msgspec
 from proxy.core.envelope import Envelope, Patch, decode, split_list
 from proxy.core.ledger import HiddenTurn
 from proxy.core.reading import tool_declaration
-from proxy.core.wire.chat import encode_lenient, encode_text, join_fields, split_fields
+from proxy.core.wire.raw_fields import encode_lenient, encode_text, join_fields, split_fields
 
 TOOL_NAME = "read_offloaded"
 _MOST_TOOLS = 128

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.history import Facts, digest, text_bytes
-from proxy.core.wire.chat import WHOLE, ChatAdapter, encode_text, join_fields, split_fields
+from proxy.core.wire.chat import WHOLE, ChatAdapter
+from proxy.core.wire.raw_fields import encode_text, split_fields
 
 CHAT = ChatAdapter()
 
@@ -130,14 +131,30 @@ def test_replaced_parts_stay_parts() -> None:
     assert changed["content"] == [{**parts[0], "text": "A"}, parts[1], {**parts[2], "text": "B"}]
 
 
-def test_fields_are_split_and_joined() -> None:
-    """Splitting keeps raw values; lone surrogates take a slower way to the same end."""
-    assert join_fields(split_fields(b'{"a": 1.0,"b" :"x"}')) == b'{"a":1.0,"b":"x"}'
-    assert json.loads(join_fields(split_fields(b'{"a":"\\ud800"}'))) == {"a": "\ud800"}
-
-
 def test_images_do_not_count_as_text() -> None:
     """A megabyte of base64 is a picture's worth of tokens."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
     assert facts({"role": "user", "content": [image]}).estimated_tokens < 6000
     assert facts({"role": "user", "content": "A" * 400}).estimated_tokens > 100
+
+
+def test_what_a_tokenizer_counts() -> None:
+    """Texts, call names and arguments are counted, pictures by their size, base64 never."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}}
+    texts, media = CHAT.countable(
+        json.dumps({"role": "user", "content": [{"type": "text", "text": "x"}, image]}).encode()
+    )
+    assert texts == ["x"]
+    assert 500 < media < 2000
+    texts, _ = CHAT.countable(json.dumps({**call('{"a":1}'), "reasoning_content": "hm"}).encode())
+    assert texts == ["f", '{"a":1}', "hm"]
+
+
+def test_inputs_are_slots_of_their_own() -> None:
+    """Long texts in a call's input can be moved out like any other, and the arguments stay JSON."""
+    raw = json.dumps(call(json.dumps({"path": "a", "content": "y" * 300}))).encode()
+    (slot,) = CHAT.facts(raw, b"k").slots
+    assert (slot.kind, CHAT.text(raw, slot.at)) == ("input", "y" * 300)
+    changed = json.loads(CHAT.replace_texts(raw, {slot.at: "short"}))
+    assert json.loads(changed["tool_calls"][0]["function"]["arguments"]) == {"path": "a", "content": "short"}
+    assert changed["content"] is None
