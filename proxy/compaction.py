@@ -13,7 +13,7 @@ import msgspec
 
 from proxy.core.envelope import Envelope
 from proxy.core.guard import Guard
-from proxy.core.history import History
+from proxy.core.history import History, text_bytes
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
 from proxy.core.prefixes import Reader
@@ -168,7 +168,7 @@ class Compactor:
             stub = self._stubs.render(entry, partial(self.adapter.text, raw, at))
             slot = next(s for s in history.facts[index].slots if s.at == at)
             received += entry.tokens - slot.size_bytes // _BYTES_PER_TOKEN
-            sent += (len(stub) - slot.size_bytes) // _BYTES_PER_TOKEN
+            sent += (len(text_bytes(stub)) - slot.size_bytes) // _BYTES_PER_TOKEN
         for turn in plan.grafts.values():
             sent += sum(map(len, (*turn.rounds, *turn.answers))) // _BYTES_PER_TOKEN
         return received, sent + (_TOOL_TOKENS if plan.reader else 0)

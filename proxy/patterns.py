@@ -20,6 +20,7 @@ __all__ = ["PATTERN_CHARS", "Matcher", "PatternError", "compile_pattern"]
 PATTERN_CHARS: Final = 1_000
 _PROGRAM_SIZE: Final = 5_000
 _SEARCH_SECONDS: Final = 2.0
+_LINE_MODE: Final = b"(?m)"
 _TOO_LARGE: Final = "it is too large; use a shorter one, with smaller repetitions"
 _TOO_SLOW: Final = "the search took too long; use a simpler one, with smaller repetitions"
 
@@ -29,7 +30,7 @@ def compile_pattern(pattern: str, clock: Callable[[], float] = time.monotonic) -
     if len(pattern) > PATTERN_CHARS:
         raise PatternError(f"it has {len(pattern)} characters, at most {PATTERN_CHARS} are allowed")
     try:
-        compiled = re2.compile(b"(?m)" + pattern.encode(), _options())
+        compiled = re2.compile(_LINE_MODE + pattern.encode(), _options())
     except UnicodeEncodeError:
         raise PatternError("it holds half a surrogate pair") from None
     except re2.error as error:
@@ -68,6 +69,7 @@ def _reason(error: Exception) -> str:
     """Return RE2's words for what is wrong; they come as bytes."""
     detail = error.args[0] if error.args else b""
     text = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
+    text = text.replace(_LINE_MODE.decode(), "", 1)  # ours, not the model's
     if "pattern too large" in text:
         return _TOO_LARGE
     if "(?=" in text or "(?!" in text or "(?<" in text or "invalid escape" in text:

@@ -58,7 +58,7 @@ class Desk:
     @staticmethod
     def order(messages: list[dict[str, Any]], **fields: Any) -> Order:
         """An order of tenant `t`."""
-        body = json.dumps({"model": "m", "messages": messages, "tools": TOOLS, **fields}).encode()
+        body = json.dumps({"model": "m", "messages": messages, "tools": TOOLS} | fields).encode()
         return Order(identity=Identity("t", None), envelope=open_envelope(body), preset=PRESET)
 
 
@@ -172,6 +172,29 @@ async def test_sizes_and_statistics() -> None:
     assert (session.calls, session.reads, session.edits, session.originals) == (1, 2, 1, 1)
     assert (session.received_tokens, session.sent_tokens) == (compacted.received_tokens, compacted.sent_tokens)
     assert (session.model, session.preset, session.format, session.messages) == ("m", "t", "chat", 4)
+
+
+@pytest.mark.parametrize("line", ["x", '  "name": "y",', "строка текста", "\t\ud800"])
+async def test_escapes_of_json_are_no_tokens(line: str) -> None:
+    """What the model reads has none, whether the text leaves or stays; they would make some texts thrice as long."""
+    text = "\n".join(f"{line} {i}" for i in range(400))
+    question = {"role": "user", "content": "\n" * 40 + "ж" * 400}
+    compacted = await Desk().compact([question, *asked(text)[1:]])
+    tokens = COUNTER.count(text) + 200
+    assert tokens < compacted.received_tokens < tokens + 300
+    assert 200 < compacted.sent_tokens < 200 + 600 + 120
+
+
+async def test_stubs_name_the_tool_as_it_is_declared() -> None:
+    """A client that comes to have a tool of that name would be called otherwise."""
+    desk = Desk()
+    first = await desk.compact(asked())
+    tool = {"type": "function", "function": {"name": "read_offloaded", "parameters": {}}}
+    later = await desk.compact(asked(), tools=[*TOOLS, tool])
+    names = [tool["function"]["name"] for tool in json.loads(later.body)["tools"]]
+    assert names[-2:] == ["read_offloaded", "read_offloaded_2"]
+    assert "read_offloaded_2(ref=" in sent(later)[2]["content"]
+    assert sent(await desk.compact(asked())) == sent(first)
 
 
 async def test_rounds_that_are_used_up_drop_the_tool_and_its_promise() -> None:

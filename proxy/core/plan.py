@@ -98,7 +98,7 @@ class Planner:
         if terms.reader is None:
             return self._plan_unreadable(history, recognition, root, terms)
         fresh = self._decide(history, recognition, root, terms) if terms.may_offload else ()
-        stubs = _in_force(history, recognition, [f.entry for f in fresh])
+        stubs = _named(_in_force(history, recognition, [f.entry for f in fresh]), terms.reader)
         entries: tuple[AnyEntry, ...] = tuple(f.entry for f in fresh)
         if entries and not ledger.root:
             entries = (Began(root), *entries)
@@ -120,8 +120,7 @@ class Planner:
         anew = msgspec.structs.replace(recognition, known=history.leading)
         fresh = self._decide(history, anew, root, terms)
         stubs = _in_force(history, anew, [f.entry for f in fresh])
-        unreadable = {place: msgspec.structs.replace(entry, reader="") for place, entry in stubs.items()}
-        return Plan(recognition=recognition, stubs=unreadable, fresh=fresh)
+        return Plan(recognition=recognition, stubs=_named(stubs, ""), fresh=fresh)
 
     def _decide(self, history: History, known: Recognition, root: bytes, terms: Terms) -> tuple[Fresh, ...]:
         candidates = list(undecided(history, known))
@@ -221,6 +220,17 @@ def _in_force(history: History, known: Recognition, fresh: Sequence[Offloaded]) 
             if entry is not None:
                 out[index, slot.at] = entry
     return out
+
+
+def _named(stubs: dict[Place, Offloaded], reader: str) -> dict[Place, Offloaded]:
+    """Return the stubs with the name under which the tool is declared now.
+
+    It changes where the client comes to have a tool of that name: a change of the tools, so no cached prefix is lost.
+    """
+    return {
+        place: entry if entry.reader == reader else msgspec.structs.replace(entry, reader=reader)
+        for place, entry in stubs.items()
+    }
 
 
 def _grafts(history: History, known: Recognition) -> dict[int, HiddenTurn]:

@@ -147,7 +147,7 @@ def _last_line(spec: StubSpec, front: Sequence[_Line]) -> str:
 def _preview(text: str, spec: StubSpec, count: Count) -> tuple[list[_Line], list[_Line]]:
     """Return the lines to show from the start and from the end."""
     lines = count_lines(text)
-    most_tail = min(spec.tail_lines, lines - min(1, spec.head_lines))
+    most_tail = min(spec.tail_lines, max(lines - spec.head_lines, lines // 2))
     most_head = min(spec.head_lines, lines - most_tail)
     head = [_cut(line) for line in text.split("\n", most_head)[:most_head]]
     tail = [_cut(line) for line in text.rsplit("\n", most_tail)[-most_tail:]] if most_tail else []

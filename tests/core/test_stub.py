@@ -70,6 +70,16 @@ def test_a_stub_that_cannot_be_read_names_no_tool() -> None:
     assert "read_offloaded" not in stub
 
 
+def test_more_lines_wanted_than_there_are_means_both_ends() -> None:
+    """Neither end takes the room of the other."""
+    text = "\n".join(f"line {number:04} of a longer text" for number in range(600))
+    shown = shown_lines(stub_of(text, 100_000, 100_000))
+    heads = sum(line < "line 0300" for line in shown)
+    assert abs(2 * heads - len(shown)) <= 1 < len(shown)
+    few = stub_of("x\ny\nz", 100_000, 100_000)
+    assert shown_lines(few) == ["x", "y", "z"]
+
+
 def test_no_preview_is_two_lines() -> None:
     """With no lines to show, the stub is its head and its last line."""
     text = "x\n" * 99
