@@ -7,13 +7,18 @@ otherwise every long request would be refused again.
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.core.memo import Memo
 from proxy.core.overflow import is_truncated
+from proxy.core.prompt_text import prompt_texts
 from proxy.core.window import Window
-from proxy.counting import Calibration
+from proxy.counting import Calibration, Counter
 from proxy.lessons import Lesson, Lessons, Place, Refusal, fact_of
 from proxy.presets import Preset
 from proxy.room import Output, room
@@ -23,6 +28,9 @@ from proxy.windows import Windows
 log = structlog.get_logger()
 
 _HARDER = 0.7  # of what was refused is tried once more at most
+_SUSPICIOUS = 0.8  # of what is expected; an estimate by size is seldom so much too high
+_LEAST_TOKENS = 1_000
+_KEPT = 4_096
 _FREE = Output()
 
 
@@ -36,6 +44,13 @@ class Asking(Struct, frozen=True):
 _NOBODY = Asking()
 
 
+class Sent(Struct, frozen=True):
+    """What went upstream, and what we took it for."""
+
+    body: bytes
+    estimate_tokens: int
+
+
 class Budget:
     """Knows the room of models, and learns from what upstreams report and refuse."""
 
@@ -43,6 +58,7 @@ class Budget:
         self.windows = windows or Windows()
         self.lessons = lessons or Lessons()
         self._calibration = Calibration()
+        self._honest: Memo[tuple[str, str], float] = Memo(_KEPT)  # lowest ratios that counting has confirmed
 
     def window(self, settings: Settings, place: Place) -> Window:
         """Return the window of a model as this tenant has it."""
@@ -62,22 +78,38 @@ class Budget:
     def learn(self, upstream: str, model: str, estimate_tokens: int, usage: dict[str, object] | None) -> bool:
         """Take in what a request of one round was reported to cost; odd reports are passed over.
 
-        Returns whether the upstream seems to have cut the prompt; that is logged, and teaches nothing about ratios.
+        Returns whether the report is so low that the upstream may have cut the prompt: then nothing is learnt, and
+        `examine` finds out.
         """
-        reported = usage.get("prompt_tokens") if usage else None
-        if not isinstance(reported, int) or isinstance(reported, bool) or reported >= 1 << 40:
+        reported = _reported(usage)
+        if reported is None:
             return False
-        if is_truncated(estimate_tokens, reported, self._calibration.ratio(upstream, model)):
-            log.warning(
-                "prompt_cut_by_upstream",
-                upstream=upstream,
-                model=model,
-                sent_tokens=estimate_tokens,
-                reported_tokens=reported,
-                mend=f'set the real window: [models."{model}"] window = …',
-            )
+        if self._is_suspicious(upstream, model, reported / max(1, estimate_tokens)) and estimate_tokens > _LEAST_TOKENS:
             return True
         self._calibration.learn(upstream, model, estimate_tokens, reported)
+        return False
+
+    async def examine(self, counter: Counter, place: Place, sent: Sent, usage: dict[str, object] | None) -> bool:
+        """Count a suspicious prompt; say in the log if it was cut, else learn from it. Returns whether it was cut.
+
+        That takes a thread and no time of the loop; similar reports about the model are not suspicious afterwards.
+        """
+        reported = _reported(usage) or 0
+        counted = sum(await counter.count_large(await asyncio.to_thread(prompt_texts, sent.body)))
+        if is_truncated(counted, reported):
+            log.warning(
+                "prompt_cut_by_upstream",
+                upstream=place.upstream,
+                model=place.model,
+                sent_tokens=counted,
+                reported_tokens=reported,
+                mend="set the window that the upstream really has: [models.NAME] window = …",
+            )
+            return True
+        ratio = reported / max(1, sent.estimate_tokens)
+        key = place.upstream, place.model
+        self._honest.put(key, min(self._honest.get(key) or 1.0, ratio))
+        self._calibration.learn(place.upstream, place.model, sent.estimate_tokens, reported)
         return False
 
     def refused(self, place: Place, refusal: Refusal) -> tuple[str, bytes]:
@@ -97,10 +129,19 @@ class Budget:
         fits = self.room(settings, preset, place.upstream, place.model, asking)
         return max(1, min(fits, int(refusal.sent_tokens * _HARDER)))
 
+    def _is_suspicious(self, upstream: str, model: str, ratio: float) -> bool:
+        return ratio < _SUSPICIOUS * (self._honest.get((upstream, model)) or 1.0)
+
     def _limit_ratio(self, place: Place) -> float:
         known = self._calibration.limit_ratio(place.upstream, place.model)
         lesson = self.lessons.find(place)
         return known if lesson is None else max(known, lesson.ratio * Calibration.MARGIN)
+
+
+def _reported(usage: dict[str, object] | None) -> int | None:
+    reported = usage.get("prompt_tokens") if usage else None
+    is_count = isinstance(reported, int) and not isinstance(reported, bool) and 0 < reported < 1 << 40
+    return cast("int", reported) if is_count else None
 
 
 def _corrected(window: Window, lesson: Lesson) -> Window:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from proxy.core.memo import Memo
 from proxy.core.overflow import Overflow
-from proxy.core.window import LEAST_TOKENS, is_plausible
+from proxy.core.window import LEAST_TOKENS, MOST_TOKENS, is_plausible
 
 LIFE_SECONDS: Final = 86_400.0
 
@@ -108,7 +108,7 @@ def fact_of(place: Place, lesson: Lesson) -> tuple[str, bytes]:
 def _bound(refusal: Refusal, ratio: float, before: Lesson | None) -> int:
     """Return what is certainly too much: as large as what was refused."""
     prompt = refusal.overflow.prompt_tokens or int(refusal.sent_tokens * ratio)
-    refused = max(LEAST_TOKENS, prompt + refusal.output_tokens)
+    refused = min(MOST_TOKENS, max(LEAST_TOKENS, prompt + refusal.output_tokens))
     return refused if before is None else min(refused, before.window_tokens)
 
 

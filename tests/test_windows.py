@@ -11,6 +11,7 @@ from proxy.windows import (
     DEFAULT_WINDOW_TOKENS,
     LOOPBACK_WINDOW_TOKENS,
     OLLAMA_WINDOW_TOKENS,
+    Row,
     Windows,
     WindowTable,
     shipped_table,
@@ -19,7 +20,7 @@ from proxy.windows import (
 SOMEWHERE = "https://gateway.example.org"
 OPENAI = "https://api.openai.com"
 LOCAL = "http://127.0.0.1:8000"
-SHARED = {
+SHARED: dict[str, dict[str, Row]] = {
     "openai": {"gpt-x": (128_000, 16_000), "gpt-x-2": (400_000, 128_000, 272_000)},
     "groq": {"open-1": (8_000, 0), "gpt-x": (16_000, 0)},
     "a": {"open-1": (131_072, 0), "gpt-x-2024-01-01": (64_000, 0), "neo-3-fast": (50_000, 0)},

@@ -21,6 +21,7 @@ from proxy.core.wire.raw import read_any, read_object
 _STATUSES: Final = frozenset({400, 413, 422, 500})
 _MOST_BYTES: Final = 65_536  # of an answer that is no success; a longer one is a page for people
 _MOST_CHARS: Final = 2_000  # of one text; what follows is an echo
+_MOST_TEXTS: Final = 16
 _MOST_DEPTH: Final = 6
 
 _TEXTS: Final = frozenset({"message", "msg", "detail", "error", "raw", "error_message"})
@@ -144,12 +145,12 @@ def recognise_stream(head: bytes) -> Overflow | None:
     return None if first is None else recognise_event(first)
 
 
-def is_truncated(estimate_tokens: int, reported_tokens: int, ratio: float = 1.0) -> bool:
-    """Tell whether an upstream seems to have cut a prompt silently: it reports less than half of what was expected.
+def is_truncated(counted_tokens: int, reported_tokens: int) -> bool:
+    """Tell whether an upstream cut a prompt silently: of what was counted it saw less than half.
 
-    `ratio` is how many tokens it counts for each of ours; small prompts and odd reports tell nothing.
+    Tokenizers differ by less than that, other than estimates by size. Small prompts and odd reports tell nothing.
     """
-    return estimate_tokens > 1_000 and 0 < reported_tokens < 0.5 * min(ratio, 1.0) * estimate_tokens
+    return counted_tokens > 1_000 and 0 < reported_tokens < counted_tokens / 2
 
 
 def _is_error(body: bytes) -> bool:
@@ -188,7 +189,7 @@ def _speaks_of_it(text: str) -> bool:
 
 def _gather(value: object, said: _Said, depth: int) -> None:
     """Collect texts, codes and numbers from the places where errors keep them."""
-    if depth > _MOST_DEPTH:
+    if depth > _MOST_DEPTH or len(said.texts) > _MOST_TEXTS:
         return
     if isinstance(value, list):
         for item in value[:8]:
