@@ -12,7 +12,7 @@ demo: .venv/runtime
 	$(BIN)/ullage demo $(ARGS)
 
 serve: .venv/runtime
-	$(BIN)/ullage serve $(ARGS)
+	exec $(BIN)/ullage serve $(ARGS)
 
 test: .venv/development
 	scripts/test-needs

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from proxy.core.policy import Candidate, Offload, Policy, View
+
+Natural = Annotated[int, Meta(ge=0)]
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -16,10 +20,10 @@ class OffloadResults(Policy, frozen=True, tag="offload_results"):
 
     summary: ClassVar[str] = "large tool results leave the context when they arrive"
 
-    over_tokens: int = 8000
-    per_turn_tokens: int | None = 16_000  # answers of one assistant message together; unset: no limit
-    head_lines: int = 10
-    tail_lines: int = 5
+    over_tokens: Natural = 8000
+    per_turn_tokens: Natural | None = 16_000  # answers of one assistant message together; unset: no limit
+    head_lines: Natural = 10
+    tail_lines: Natural = 5
     exclude_tools: tuple[str, ...] = ()
     counting: Literal["tokens", "characters"] = "tokens"  # characters: four are a token
 

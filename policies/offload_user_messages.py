@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from proxy.core.policy import Offload, Policy, View
+
+Natural = Annotated[int, Meta(ge=0)]
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -15,9 +19,9 @@ class OffloadUserMessages(Policy, frozen=True, tag="offload_user_messages"):
 
     summary: ClassVar[str] = "large user texts leave the context when they arrive"
 
-    over_tokens: int = 8000
-    head_lines: int = 10
-    tail_lines: int = 5
+    over_tokens: Natural = 8000
+    head_lines: Natural = 10
+    tail_lines: Natural = 5
     counting: Literal["tokens", "characters"] = "tokens"  # characters: four are a token
 
     def edits(self, view: View) -> Iterator[Offload]:

@@ -19,9 +19,9 @@ from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Sen
 from msgspec import Struct
 
 from proxy.access import Access
-from proxy.errors import NotFound, ProxyError, error_body
+from proxy.errors import HeadTooLarge, Loop, NotFound, ProxyError, error_body
 from proxy.exchange import Gateway
-from proxy.headers import Headers
+from proxy.headers import Headers, size_of
 from proxy.relay import RelayGateway
 from proxy.routes.chat import ChatRoute
 from proxy.routes.conversation import Conversation
@@ -38,7 +38,14 @@ CHAT_PATH: Final = b"/v1/chat/completions"
 OTHER_FORMATS: Final = (b"/v1/responses", b"/v1/messages")
 _BYPASSED: Final[Headers] = [(b"x-ullage-compaction", b"bypassed; reason=format")]
 _PREFIX: Final = b"/v1/"
+_OWN: Final = "/ullage/"
+_MAX_HEAD_BYTES: Final = 256 * 1024  # of all header fields; as much as an answer's may have
 _CODES: Final = {400: "bad_request", 401: "unauthenticated", 403: "forbidden", 404: "not_found"}
+_TOO_LARGE: Final = f"The header fields are larger than {_MAX_HEAD_BYTES} bytes together; send fewer or shorter ones."
+_LOOP: Final = (
+    "The upstream of this gateway is the gateway itself, so this request came back to it. Name the provider in "
+    "upstream.base_url or with --upstream, and keep OPENAI_BASE_URL, which is for clients, out of its environment."
+)
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -71,18 +78,32 @@ def create_app(parts: Parts) -> ASGIApp:
     routes: dict[tuple[bytes, str], Route] = {(CHAT_PATH, "POST"): ChatRoute(parts.gateway, limit)}
     routes |= {(path, "POST"): other_format for path in OTHER_FORMATS}
     litestar = _create_litestar(parts)
+    brought = parts.transport.links.brought
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         fields: Any = scope
-        path: bytes = fields.get("raw_path", b"")
-        if fields["type"] == "http" and path.startswith(_PREFIX):
-            route = routes.get((path, fields["method"]), relay)
-            conversation = Conversation(scope, receive, send, parts.vitals)
-            await conversation.run(route.serve(conversation))
-        else:
+        if fields["type"] != "http":
             await litestar(scope, receive, send)
+            return
+        path: bytes = fields["raw_path"]
+        is_too_large = size_of(fields["headers"]) > _MAX_HEAD_BYTES
+        if not path.startswith(_PREFIX) and not is_too_large:
+            await litestar(scope, receive, send)
+            return
+        conversation = Conversation(scope, receive, send, parts.vitals)
+        if is_too_large:
+            work = _refuse(HeadTooLarge(_TOO_LARGE))
+        elif brought(fields["client"], fields["server"]):
+            work = _refuse(Loop(_LOOP))
+        else:
+            work = routes.get((path, fields["method"]), relay).serve(conversation)
+        await conversation.run(work)
 
     return app
+
+
+async def _refuse(error: ProxyError) -> None:
+    raise error
 
 
 def _create_litestar(parts: Parts) -> Litestar:
@@ -108,7 +129,9 @@ def _answer_own(_: Request[Any, Any, Any], error: ProxyError) -> Response[bytes]
 def _answer_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Answer what Litestar itself refuses: unknown paths, wrong methods, wrong parameters."""
     if error.status_code == NotFound.status and error.detail in {"", "Not Found"}:
-        return _answer_own(request, NotFound(f"No such path: {request.url.path}; the OpenAI base URL ends in /v1."))
+        path = request.url.path
+        hint = "" if path.startswith(_OWN) else "; the OpenAI base URL ends in /v1"
+        return _answer_own(request, NotFound(f"No such path: {path}{hint}."))
     code = _CODES.get(error.status_code, "internal" if error.status_code >= 500 else "bad_request")
     return _response(error_body(ProxyError(error.detail), code), error.status_code, error.headers)
 

@@ -14,6 +14,7 @@ import structlog
 import uvloop
 
 from proxy.access import PassThrough, Provider
+from proxy.addresses import mask_url
 from proxy.app import Parts as AppParts
 from proxy.app import create_app
 from proxy.counting import Counter
@@ -23,7 +24,7 @@ from proxy.gateway import Parts as GatewayParts
 from proxy.routes.control import control_handlers
 from proxy.server import ASGIApp, ServerOptions, bind, serve
 from proxy.settings import Settings
-from proxy.settings_loader import Loaded
+from proxy.settings_loader import Loaded, source_of
 from proxy.store import StoreOptions, open_store
 from proxy.store.base import Store
 from proxy.target import Reach, UpstreamTarget, make_target
@@ -35,6 +36,7 @@ log = structlog.get_logger()
 
 _SECRET_BYTES = 32
 _MODELS_KEPT = 1024
+_FIXED = ("host", "port", "workers", "max_body_bytes", "drain_seconds", "secret")  # of the server
 
 
 class InForce:
@@ -127,6 +129,43 @@ async def _secret(settings: Settings, store: Store) -> bytes:
     return await store.secret(lambda: secrets.token_bytes(_SECRET_BYTES))
 
 
+class Reload:
+    """Reads the configuration again; what is wrong leaves everything as it was."""
+
+    def __init__(self, load: Callable[[], Loaded], loaded: Loaded, in_force: InForce) -> None:
+        self._load = load
+        self._started = loaded
+        self._file = loaded.file
+        self._in_force = in_force
+
+    def __call__(self) -> None:
+        """Put into force what is written now, or log why not."""
+        try:
+            loaded = self._read()
+            self._in_force.take(loaded.settings)
+        except ConfigError as error:
+            log.error("reload_refused", error=error.message)  # noqa: TRY400 - the message says it all
+            return
+        self._file = loaded.file
+        _tell_doubts(loaded)
+        if changed := fixed_changes(self._started.settings, loaded.settings):
+            log.warning("restart_needed", changed=changed, reason="these are read once, when the gateway starts")
+        log.info("reloaded", file=str(loaded.file) if loaded.file else None)
+
+    def _read(self) -> Loaded:
+        loaded = self._load()
+        if self._file is not None and loaded.file is None:
+            raise ConfigError(f"{self._file}: is not there any more; put it back, or restart to go on without it")
+        return loaded
+
+
+def fixed_changes(started: Settings, now: Settings) -> list[str]:
+    """Return the keys that differ and cannot be changed while the gateway runs."""
+    changed = [f"server.{key}" for key in _FIXED if getattr(started.server, key) != getattr(now.server, key)]
+    store = started.store.__struct_fields__
+    return changed + [f"store.{key}" for key in store if getattr(started.store, key) != getattr(now.store, key)]
+
+
 def run(load: Callable[[], Loaded]) -> None:
     """Serve until a signal ends it; SIGHUP reads the configuration again."""
     loaded = load()
@@ -135,22 +174,35 @@ def run(load: Callable[[], Loaded]) -> None:
     try:
         listener = bind(server.host, server.port)
     except OSError as error:
-        raise ConfigError(f"{error}; choose another port with --port or server.port") from error
+        raise ConfigError(error.strerror or str(error)) from error
+    _tell_start(loaded)
     uvloop.run(_serve(loaded, load, listener))
+
+
+def _tell_start(loaded: Loaded) -> None:
+    """Log in one line what an operator looks for first, never a key; and what is hardly meant."""
+    settings = loaded.settings
+    key = source_of(("upstream", "api_key"), loaded.origins) if settings.upstream.api_key else None
+    log.info(
+        "gateway_starts",
+        config=str(loaded.file) if loaded.file else None,
+        upstream=settings.upstream.base_url,
+        more_upstreams=sorted(settings.upstreams),
+        store=[mask_url(url) for url in settings.store.urls],
+        preset=settings.defaults.preset,
+        key=f"each client's own, else {key}" if key else "each client's own",
+    )
+    _tell_doubts(loaded)
+
+
+def _tell_doubts(loaded: Loaded) -> None:
+    for doubt in loaded.doubts:
+        log.warning("config_doubtful", reason=doubt)
 
 
 async def _serve(loaded: Loaded, load: Callable[[], Loaded], listener: socket.socket) -> None:
     server = loaded.settings.server
-
     async with open_service(loaded) as service:
-
-        def reload() -> None:
-            try:
-                service.in_force.take(load().settings)
-            except ConfigError as error:
-                log.error("reload_refused", error=error.message)  # noqa: TRY400 - the message says it all
-            else:
-                log.info("reloaded")
-
         options = ServerOptions(server.host, server.port, server.drain_seconds)
+        reload = Reload(load, loaded, service.in_force)
         await serve(service.app, listener, options, service.vitals, reload)

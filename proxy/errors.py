@@ -3,9 +3,10 @@
     ProxyError
     ├── ConfigError            start-up or reload only; exit code 2
     ├── RequestError           the client's fault
-    │   ├── BadRequest 400 · Unauthenticated 401 · Forbidden 403 · NotFound 404 · TooLarge 413 · Limited 429
+    │   ├── BadRequest 400 · Unauthenticated 401 · Forbidden 403 · NotFound 404 · NotAllowed 405 · TooLarge 413
+    │   ├── Limited 429 · HeadTooLarge 431 · Unsupported 501
     ├── UpstreamError          the provider's or the network's fault
-    │   ├── Unreachable 502 · TimedOut 504 · Garbled 502
+    │   ├── Unreachable 502 · TimedOut 504 · Garbled 502 · Loop 508
     ├── StoreError             ours to survive: a request goes on without the store
     │   ├── Unavailable · Conflict · Full
     └── CompactionError        a policy or our own code failed: the request goes on uncompacted
@@ -75,6 +76,13 @@ class NotFound(RequestError):
     code = "not_found"
 
 
+class NotAllowed(RequestError):
+    """The method means nothing here."""
+
+    status = 405
+    code = "bad_request"
+
+
 class TooLarge(RequestError):
     """The body is over `server.max_body_bytes`."""
 
@@ -87,6 +95,20 @@ class Limited(RequestError):
 
     status = 429
     code = "limited"
+
+
+class HeadTooLarge(RequestError):
+    """The header fields are too large together."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class Unsupported(RequestError):
+    """What is asked for does not exist here."""
+
+    status = 501
+    code = "unsupported"
 
 
 class UpstreamError(ProxyError):
@@ -113,6 +135,14 @@ class Garbled(UpstreamError):
     """The upstream's bytes are no HTTP."""
 
     code = "upstream_garbled"
+
+
+class Loop(UpstreamError):
+    """The upstream is this gateway itself."""
+
+    status = 508
+    code = "loop"
+    level: ClassVar[Level] = "error"
 
 
 class StoreError(ProxyError):

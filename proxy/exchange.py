@@ -36,8 +36,8 @@ class Exchange(Struct, frozen=True):
         return is_local(self.peer, self.headers)
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the first value of a header (name in lower case), or None."""
-        return next((value for key, value in self.headers if key == name), None)
+        """Return the first value of a header (name in lower case), or None; a blank one is as good as none."""
+        return next((value for key, value in self.headers if key == name and value.strip()), None)
 
 
 class Responder(Protocol):

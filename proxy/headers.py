@@ -80,6 +80,11 @@ def response_headers(headers: Headers, status: int, *, changed: bool = False) ->
     return kept if _is_clean(kept) else _cleaned(kept)
 
 
+def size_of(headers: Headers) -> int:
+    """Return how many bytes names and values have together."""
+    return sum([len(name) + len(value) for name, value in headers])
+
+
 def as_text(raw: bytes) -> str:
     """Decode what will be encoded as UTF-8 again; what is no UTF-8 is taken for Latin-1."""
     try:

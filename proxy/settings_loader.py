@@ -7,7 +7,7 @@ is kept where it came from, so that errors and `ullage config show --origin` can
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,11 @@ from proxy.store import StoreOptions, open_store
 from proxy.tables import Checker, Wrong, dotted, hints_of, suggest
 from proxy.tables import Path as KeyPath
 from proxy.target import Reach, make_target
+from proxy.variables import CONFIG_VARIABLE, OPENAI_VARIABLES, PREFIX, settings_in, unknown_in
 
 DEFAULT_FILE = "ullage.toml"
 DEFAULT = "default"
 
-# Variables and flags with names of their own; every other scalar key is ULLAGE_TABLE__KEY.
-VARIABLES = {
-    "ULLAGE_HOST": ("server", "host"),
-    "ULLAGE_PORT": ("server", "port"),
-    "ULLAGE_WORKERS": ("server", "workers"),
-    "ULLAGE_ADMIN_KEY": ("server", "admin_key"),
-    "ULLAGE_SECRET": ("server", "secret"),
-    "ULLAGE_UPSTREAM": ("upstream", "base_url"),
-    "ULLAGE_STORE": ("store", "url"),
-    "ULLAGE_PRESET": ("defaults", "preset"),
-}
-OPENAI_VARIABLES = {"OPENAI_BASE_URL": ("upstream", "base_url"), "OPENAI_API_KEY": ("upstream", "api_key")}
 FLAGS = {
     "--host": ("server", "host"),
     "--port": ("server", "port"),
@@ -43,8 +32,6 @@ FLAGS = {
     "--upstream": ("upstream", "base_url"),
     "--store": ("store", "url"),
 }
-_PREFIX = "ULLAGE_"
-_TABLES = ("server", "upstream", "store", "defaults")  # those with fixed keys
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -53,6 +40,7 @@ class Loaded(msgspec.Struct, frozen=True):
     settings: Settings
     origins: dict[KeyPath, str]
     file: Path | None
+    doubts: tuple[str, ...] = ()  # what is accepted, but hardly meant: sentences for the operator
 
 
 def source_of(key: KeyPath, origins: Mapping[KeyPath, str]) -> str | None:
@@ -84,16 +72,24 @@ def load(
         settings = _settings(checker, layers.tree, environ)
     except Wrong as exc:
         raise _config_error(exc, file, layers.origins) from None
+    referenced = {*checker.references.values(), *(name for _, name in checker.missing)}
+    doubts = (*_missing_keys(checker.missing, layers.origins), *unknown_in(environ, referenced))
     for key, name in checker.references.items():
         layers.origins[key] += f" (env:{name})"
-    return Loaded(settings, layers.origins, file)
+    for key, name in checker.missing:
+        layers.origins[key] += f" (env:{name}, not set)"
+    return Loaded(settings, layers.origins, file, doubts)
 
 
 def find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     """Return the file to read, which exists; None when none is named and there is no `ullage.toml` here."""
-    named = path or (Path(environ["ULLAGE_CONFIG"]) if environ.get("ULLAGE_CONFIG") else None)
+    named = path or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
     if named is None:
-        return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
+        named = Path(DEFAULT_FILE)
+        if not named.exists():
+            return None
+    if named.is_dir():
+        raise ConfigError(f"{named}: is a folder; name the file in it with --config or ULLAGE_CONFIG")
     if not named.is_file():
         raise ConfigError(f"{named}: no such file; create it, or name another with --config or ULLAGE_CONFIG")
     return named
@@ -113,39 +109,35 @@ def _sources(
 ) -> Iterator[tuple[str, KeyPath, object]]:
     """Yield (source, key, value), the weakest first."""
     for name, openai_key in OPENAI_VARIABLES.items():
-        if environ.get(name):
+        if environ.get(name, "").strip():
             yield name, openai_key, environ[name]
     if file is not None:
         for table, value in _read(file).items():
             yield str(file), (table,), value
-    for name, key in _variables(environ):
+    for name, key in settings_in(environ):
         yield name, key, environ[name]
     for name, value in flags.items():
         if value is not None and value != ():
             yield name, FLAGS[name], value
 
 
-def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, KeyPath]]:
-    """Yield the `ULLAGE_*` variables that are keys. An empty one says nothing."""
-    for name in sorted(environ):
-        table, *keys = name.removeprefix(_PREFIX).lower().split("__")
-        if not name.startswith(_PREFIX) or not environ[name]:
-            continue
-        if name in VARIABLES:
-            yield name, VARIABLES[name]
-        elif keys and table in _TABLES:
-            yield name, (table, *keys)
-
-
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(file.read_text("utf-8-sig"))  # some editors begin a file with a byte order mark
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"{file}: no TOML: {exc}; mend that place") from None
+        raise ConfigError(f"{file}: not valid TOML: {exc}; mend that place") from None
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{file}: no UTF-8 at byte {exc.start}; save it as UTF-8") from None
+        raise ConfigError(f"{file}: not valid UTF-8 at byte {exc.start}; save it as UTF-8") from None
     except OSError as exc:
         raise ConfigError(f"{file}: cannot be read ({exc.strerror}); allow it, or name another file") from None
+
+
+def _missing_keys(missing: Iterable[tuple[KeyPath, str]], origins: Mapping[KeyPath, str]) -> Iterator[str]:
+    """Yield a sentence about each key of a provider that comes from a variable which is not set."""
+    for path, name in missing:
+        if path[-1] == "api_key":
+            what = f"the environment variable {name} is not set, so a request without a key goes upstream without one"
+            yield f"{origins[path]}: {dotted(path)}: {what}; set it, or take this line out"
 
 
 class _Layers:
@@ -167,7 +159,7 @@ class _Layers:
 
     def is_textual(self, key: KeyPath) -> bool:
         """Say whether the value is text from the environment, whatever its type should be."""
-        return self.origins.get(key, "").startswith((_PREFIX, "OPENAI_"))
+        return self.origins.get(key, "").startswith((PREFIX, "OPENAI_"))
 
     def _table(self, key: KeyPath) -> dict[str, Any]:
         table = self.tree

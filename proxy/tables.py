@@ -8,6 +8,7 @@ data that converts.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ Path = tuple[str, ...]
 
 _ENV = "env:"
 _UNSET = object()
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Wrong(Exception):
@@ -85,6 +87,7 @@ class Checker:
         self._environ = environ
         self._textual = textual
         self.references: dict[Path, str] = {}  # what was taken from a variable, by its path
+        self.missing: list[tuple[Path, str]] = []  # what is unset because a variable is not set
 
     def check(self, hint: object, value: object, path: Path = ()) -> object:
         """Return the value as plain data of that type. Raises Wrong."""
@@ -111,9 +114,12 @@ class Checker:
         return checked
 
     def _leaf(self, hint: object, value: object, path: Path, extra: dict[str, Any]) -> object:
-        plain = self._expanded(value, path, optional_secret=extra.get("secret", False))
+        is_secret = extra.get("secret", False)
+        plain = self._expanded(value, path, optional_secret=is_secret)
         if plain is _UNSET:
             return plain
+        if is_secret and isinstance(plain, str):
+            plain = _one_line(plain, path)
         if self._textual(path) and isinstance(plain, str) and _takes_list(hint):
             words = plain.split()
             plain = words if len(words) > 1 or not _takes_text(hint) else plain
@@ -131,11 +137,11 @@ class Checker:
             return value
         name = value.removeprefix(_ENV)
         text = self._environ.get(name, "")
-        if text:
+        if text.strip():
             self.references[path] = name
             return text
         if optional_secret:
-            self.references[path] = f"{name}, not set"
+            self.missing.append((path, name))
             return _UNSET
         raise Wrong(path, f"the environment variable {name} is not set; set it, or write the value here")
 
@@ -166,6 +172,14 @@ def _mend(hint: object) -> str:
         elif member is not type(None):
             forms.append(_FORMS.get(get_origin(member) or member, "a table"))
     return f"write {' or '.join(dict.fromkeys(forms))}"
+
+
+def _one_line(credential: str, path: Path) -> str:
+    """Return a credential without the line break that files end with."""
+    stripped = credential.strip()
+    if _CONTROL.search(stripped):
+        raise Wrong(path, "holds a line break or another control character; write the key alone, on one line")
+    return stripped
 
 
 def _takes_list(hint: object) -> bool:

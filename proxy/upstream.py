@@ -33,6 +33,7 @@ from multidict import CIMultiDict
 from proxy.errors import Garbled, TimedOut, Unreachable, UpstreamError
 from proxy.gathering import Gathered
 from proxy.headers import Headers, as_text
+from proxy.links import Link, Links
 from proxy.target import UpstreamTarget
 
 _MAX_FIELD_BYTES: Final = 256 * 1024
@@ -103,7 +104,8 @@ class Transport:
     """Opens requests to upstreams and remembers how each answered last."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._transport = transport or AiohttpTransport()
+        self.links = Links()  # so that a request of ours is known when it comes back
+        self._transport = transport or AiohttpTransport(links=self.links)
         self.last_answers: dict[str, LastAnswer] = {}  # by origin
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
@@ -136,8 +138,7 @@ def _seam_request(request: UpstreamRequest) -> httpx.Request:
     if request.length is not None:
         headers = [*headers, (b"content-length", str(request.length).encode())]
     extensions = {"target": request.target, "url": url, "body": body}
-    method = request.method
-    return httpx.Request(method, _httpx_url(url), headers=headers, stream=stream, extensions=extensions)
+    return httpx.Request(request.method, _httpx_url(url), headers=headers, stream=stream, extensions=extensions)
 
 
 _ERRORS: Final[tuple[tuple[type[httpx.HTTPError], type[UpstreamError]], ...]] = (
@@ -155,9 +156,10 @@ def _explained(error: httpx.HTTPError) -> UpstreamError:
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """Sends httpx requests that carry an `UpstreamTarget`, exactly as they are."""
 
-    def __init__(self, *, connections: int = 0) -> None:
-        """Bound the number of connections open at a time; 0: no bound."""
+    def __init__(self, *, connections: int = 0, links: Links | None = None) -> None:
+        """Bound the number of connections open at a time (0: no bound) and note them in `links`."""
         self._connections = connections
+        self._links = links or Links()
         self._kept: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
 
@@ -165,7 +167,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """Return the answer as soon as its head is here; raises httpx.TransportError."""
         # Sessions belong to the running loop, so they are made at the first use.
         if self._kept is None:
-            self._kept = _open_session(_Connector(limit=self._connections))
+            self._kept = _open_session(_Connector(self._links, limit=self._connections))
         attempt = _Attempt(request.headers.raw, request.extensions["body"])
         try:
             answer = await _send(self._kept, request, attempt)
@@ -173,12 +175,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             if not attempt.may_be_repeated(error):
                 raise _translated(error, request) from error
             answer = await self._repeat(request, attempt)
-        headers = cast("Any", answer.raw_headers)
-        return httpx.Response(answer.status, headers=headers, stream=_Body(answer, request))
+        return httpx.Response(answer.status, headers=cast("Any", answer.raw_headers), stream=_Body(answer, request))
 
     async def _repeat(self, request: httpx.Request, attempt: _Attempt) -> aiohttp.ClientResponse:
         if self._fresh is None:
-            self._fresh = _open_session(_Connector(force_close=True))
+            self._fresh = _open_session(_Connector(self._links, force_close=True))
         try:
             return await _send(self._fresh, request, attempt)
         except (aiohttp.ClientError, OSError) as error:
@@ -223,6 +224,19 @@ class _Connection(ResponseHandler):
 
     served = 0
     is_silent = True
+    _link: Link | None = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, links: Links) -> None:
+        super().__init__(loop)
+        self._links = links
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._link = self._links.add(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._links.discard(self._link)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self.is_silent = False
@@ -230,11 +244,11 @@ class _Connection(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    def __init__(self, *, limit: int = 0, force_close: bool = False) -> None:
+    def __init__(self, links: Links, *, limit: int = 0, force_close: bool = False) -> None:
         idle = None if force_close else _IDLE_SECONDS
         super().__init__(limit=limit, force_close=force_close, keepalive_timeout=idle, ttl_dns_cache=30)
         # aiohttp has no parameter for the class of its connections.
-        self._factory = cast("Any", partial(_Connection, loop=self._loop))
+        self._factory = cast("Any", partial(_Connection, self._loop, links))
 
 
 class _Request(aiohttp.ClientRequest):
@@ -350,14 +364,8 @@ async def _send(session: aiohttp.ClientSession, request: httpx.Request, attempt:
     )
 
 
-@lru_cache(maxsize=1024)
-def _yarl_url(url: str) -> yarl.URL:
-    return yarl.URL(url, encoded=True)
-
-
-@lru_cache(maxsize=1024)
-def _httpx_url(url: str) -> httpx.URL:
-    return httpx.URL(url)
+_yarl_url = lru_cache(maxsize=1024)(partial(yarl.URL, encoded=True))
+_httpx_url = lru_cache(maxsize=1024)(httpx.URL)
 
 
 @lru_cache(maxsize=64)
@@ -377,18 +385,10 @@ _FAULTS: Final[tuple[tuple[type[Exception], type[httpx.TransportError], str], ..
     (aiohttp.ClientConnectorSSLError, httpx.ConnectError, "speaks no TLS; is it http? ({error.os_error})"),
     (aiohttp.ClientConnectorDNSError, httpx.ConnectError, "its name is unknown; check base_url and network"),
     (aiohttp.ClientProxyConnectionError, httpx.ProxyError, "its proxy is down; check HTTPS_PROXY ({error})"),
-    (
-        aiohttp.ClientHttpProxyError,
-        httpx.ProxyError,
-        "refused by the proxy, see HTTPS_PROXY ({error.status})",
-    ),
+    (aiohttp.ClientHttpProxyError, httpx.ProxyError, "refused by the proxy, see HTTPS_PROXY ({error.status})"),
     (aiohttp.ClientConnectorError, httpx.ConnectError, "cannot be reached; is it up? ({error.os_error})"),
     (aiohttp.ClientPayloadError, httpx.RemoteProtocolError, "broke off in the middle of its answer"),
-    (
-        aiohttp.ClientResponseError,
-        httpx.RemoteProtocolError,
-        "its answer is no HTTP ({error.message!r:.200})",
-    ),
+    (aiohttp.ClientResponseError, httpx.RemoteProtocolError, "its answer is no HTTP ({error.message!r:.200})"),
     (Exception, httpx.ReadError, "closed the connection without an answer"),
 )
 

@@ -15,6 +15,8 @@ from proxy.errors import Forbidden
 from tests.fakes.serving import parts, serving
 from tests.fakes.upstream import FakeUpstream
 
+KEY = {"authorization": "Bearer k"}
+
 
 @get("/ullage/v1/things/{number:int}")
 async def thing(number: FromPath[int]) -> dict[str, int]:
@@ -44,6 +46,23 @@ def test_unknown_paths(fake: FakeUpstream, path: str) -> None:
     assert (error["type"], error["code"]) == ("ullage_error", "not_found")
     assert "/v1" in error["message"]
     assert not fake.received
+
+
+def test_an_unknown_path_of_our_own(fake: FakeUpstream) -> None:
+    """Who asks below /ullage/ has no wrong base URL."""
+    with serving(create_app(parts(fake.url))) as url:
+        message = httpx.get(url + "/ullage/v1/nothing").json()["error"]["message"]
+    assert message == "No such path: /ullage/v1/nothing."
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/livez"])
+def test_a_head_that_is_too_large(fake: FakeUpstream, path: str) -> None:
+    """Header fields have a bound, all together; what is within it passes."""
+    with serving(create_app(parts(fake.url))) as url, httpx.Client(headers=KEY) as client:
+        assert client.get(url + path, headers={"x-large": "x" * 200_000}).status_code == 200
+        fields = {f"x-{number}": "x" * 10_000 for number in range(30)}
+        refused = client.get(url + path, headers=fields)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (431, "headers_too_large")
 
 
 def test_handlers_that_are_passed_in(fake: FakeUpstream) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 
-from proxy.composition import InForce, open_service
+from proxy.composition import InForce, Reload, open_service
 from proxy.errors import ConfigError
-from proxy.settings import Server, Settings, Store, Upstream
+from proxy.settings import Defaults, Server, Settings, Store, Upstream
 from proxy.settings_loader import Loaded
 
 pytestmark = pytest.mark.anyio
@@ -53,3 +54,45 @@ async def test_a_configured_secret_of_any_length_is_taken() -> None:
     """A secret is a text of the operator, not a key of a certain size."""
     async with open_service(loaded(server=Server(secret="x" * 500))) as service:
         assert service.app is not None
+
+
+def reloading(start: Loaded, *later: Loaded) -> tuple[Reload, InForce]:
+    """Return a reload that reads one configuration after the other."""
+    in_force, configurations = InForce(start), iter(later)
+    return Reload(lambda: next(configurations), start, in_force), in_force
+
+
+def test_a_file_that_is_gone_leaves_the_old_settings() -> None:
+    """Nobody means to go to the default provider by moving a file; without one at the start there is none to miss."""
+    start = Loaded(loaded().settings, {}, Path("ullage.toml"))
+    other = loaded(defaults=Defaults(preset="deep"))
+    with structlog.testing.capture_logs() as events:
+        reload, in_force = reloading(start, other)
+        reload()
+    assert (events[0]["event"], in_force.settings) == ("reload_refused", start.settings)
+    assert "put it back" in events[0]["error"]
+    with structlog.testing.capture_logs() as events:
+        reload, in_force = reloading(loaded(), other, Loaded(start.settings, {}, Path("ullage.toml")), other)
+        for _ in range(3):
+            reload()
+    assert [event["event"] for event in events] == ["reloaded", "reloaded", "reload_refused"]
+    assert in_force.settings == start.settings
+
+
+def test_what_needs_a_restart_is_told() -> None:
+    """Until it is restarted or the old value is back, every reload says so."""
+    changed = loaded(server=Server(port=1, admin_key="k"), store=Store(url="memory:", record=False))
+    with structlog.testing.capture_logs() as events:
+        reload, in_force = reloading(loaded(), changed, loaded())
+        reload()
+        assert in_force.settings is changed.settings
+        reload()
+    assert [event["event"] for event in events] == ["restart_needed", "reloaded", "reloaded"]
+    assert events[0]["changed"] == ["server.port", "store.record"]
+
+
+def test_doubts_are_told_at_a_reload() -> None:
+    """A variable or key that came with the new file may be misspelt, too."""
+    with structlog.testing.capture_logs() as events:
+        reloading(loaded(), Loaded(loaded().settings, {}, None, ("this is odd",)))[0]()
+    assert events[0]["reason"] == "this is odd"

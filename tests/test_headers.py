@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.headers import Headers, as_text, request_headers, response_headers
+from proxy.headers import Headers, as_text, request_headers, response_headers, size_of
 
 HOP_BY_HOP = ["connection", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"]
 
@@ -103,3 +103,8 @@ def test_text_survives(text: str) -> None:
 def test_other_bytes_are_readable() -> None:
     """What is no UTF-8 is taken for Latin-1."""
     assert as_text(b"caf\xe9") == "café"
+
+
+def test_the_size_of_fields() -> None:
+    """Names and values count, nothing in between."""
+    assert size_of([(b"ab", b"cde"), (b"f", b"")]) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -151,6 +152,77 @@ def test_a_second_signal_ends_at_once(fake: FakeUpstream, process: Process) -> N
     assert asking.error is not None
 
 
+def test_an_echo_of_sigterm_cuts_nothing(fake: FakeUpstream, process: Process) -> None:
+    """The same request to end, handed on by a parent, leaves running requests their time."""
+    fake.queue(pieces(b"data: 1\n\n", Pause(1), b"data: 2\n\n"))
+    asking = Asking(process.url)
+    assert asking.begun.wait(5)
+    process.signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.signal(signal.SIGTERM)
+    asking.join()
+    assert asking.pieces == [b"data: 1\n\n", b"data: 2\n\n"]
+    code, log = process.wait()
+    assert code == 0, log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_asks_again_later_is_heard(fake: FakeUpstream, process: Process, number: signal.Signals) -> None:
+    """What runs is cut, and everything else is closed in order: exit code 0 and no traceback."""
+    fake.queue(pieces(b"data: 1\n\n", HANG))
+    asking = Asking(process.url)
+    assert asking.begun.wait(5)
+    process.signal(number)
+    time.sleep(1.2)
+    process.signal(number)
+    code, log = process.wait()
+    asking.join()
+    assert asking.error is not None
+    assert code == 0, log
+    assert "Traceback" not in log
+    assert "ERROR" not in log
+
+
+def exchanged(url: str, data: bytes) -> bytes:
+    """Send bytes and return all that comes until the connection is closed."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as line:
+        line.sendall(data)
+        return b"".join(iter(lambda: line.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n", 405),
+        (b"\x16\x03\x01 hello\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nno field\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_for_the_application(process: Process, data: bytes, status: int) -> None:
+    """It is answered in OpenAI's shape, and the connection closed."""
+    head, _, body = exchanged(process.url, data).partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(body)["error"]["type"] == "ullage_error"
+
+
+def test_a_websocket_is_refused_without_advice(fake: FakeUpstream, process: Process) -> None:
+    """The client reads that there are none; the log does not tell the operator to install something."""
+    head = b"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nConnection: upgrade, close\r\n"
+    answer = exchanged(process.url, head + b"Upgrade: websocket\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 501 ")
+    assert b"ullage_error" in answer
+    assert not fake.received
+    process.signal(signal.SIGTERM)
+    assert "pip install" not in process.wait()[1]
+
+
+def test_the_library_is_silent(process: Process) -> None:
+    """What uvicorn says of starting and ending is said in our words."""
+    process.signal(signal.SIGTERM)
+    assert "uvicorn" not in process.wait()[1]
+
+
 def test_hanging_up_reloads(process: Process) -> None:
     """SIGHUP calls the reload, as often as it comes, and the process goes on."""
     for _ in range(2):
@@ -177,3 +249,10 @@ def test_a_port_that_is_taken() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}"):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["nohost.invalid", "198.51.100.1", "x" * 70])
+def test_a_host_that_is_not_here(host: str) -> None:
+    """Another port would not help, so another host is asked for."""
+    with pytest.raises(OSError, match=rf"cannot listen on {host}:0: .*--host"):
+        bind(host, 0)

@@ -8,8 +8,9 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.settings import Settings
-from proxy.settings_loader import FLAGS, VARIABLES, file_type, load, source_of
+from proxy.settings_loader import FLAGS, file_type, load, source_of
 from proxy.tables import hints_of
+from proxy.variables import VARIABLES
 
 EVERYTHING = """
 [server]
@@ -154,11 +155,62 @@ def test_which_file_is_read(folder: Path) -> None:
     assert load(three, {"ULLAGE_CONFIG": str(two)}).settings.server.port == 3
 
 
-@pytest.mark.parametrize("name", ["nowhere.toml", "."])
-def test_a_named_file_must_be_there(folder: Path, name: str) -> None:
+def test_a_named_file_must_be_there(folder: Path) -> None:
     """A file that was asked for by name and is none is told, not passed over."""
     with pytest.raises(ConfigError, match="no such file; create it"):
-        load(Path(name))
+        load(Path("nowhere.toml"))
+
+
+def test_a_folder_is_no_file(folder: Path) -> None:
+    """A folder is told as such, named or in the place of the file."""
+    with pytest.raises(ConfigError, match="is a folder; name the file in it"):
+        load(folder)
+    (folder / "ullage.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"ullage\.toml: is a folder"):
+        load()
+
+
+def test_a_byte_order_mark_is_passed_over(folder: Path) -> None:
+    """Some editors write one, and nobody sees it."""
+    assert load(written(folder, "\ufeff[server]\nport = 1")).settings.server.port == 1
+
+
+@pytest.mark.parametrize("key", ["sk-1\n", " sk-1", "\tsk-1\r\n"])
+def test_blanks_around_a_key_are_not_part_of_it(folder: Path, key: str) -> None:
+    """Mounted secrets end with a line break; wherever the key is written, it is the same."""
+    assert load(None, {"OPENAI_API_KEY": key}).settings.upstream.api_key == "sk-1"
+    assert load(None, {"ULLAGE_ADMIN_KEY": key}).settings.server.admin_key == "sk-1"
+    path = written(folder, '[upstreams.x]\nbase_url = "http://h"\napi_key = "env:K"')
+    assert load(path, {"K": key}).settings.upstreams["x"].api_key == "sk-1"
+
+
+def test_a_blank_key_is_none(folder: Path) -> None:
+    """An empty secret is as good as no secret."""
+    assert load(None, {"OPENAI_API_KEY": " \n"}).settings.upstream.api_key is None
+    assert load(written(folder, '[upstream]\napi_key = "env:K"'), {"K": "\n"}).settings.upstream.api_key is None
+
+
+def test_a_key_of_two_lines_is_refused(folder: Path) -> None:
+    """It could not be sent, and is told by its setting, without the key."""
+    with pytest.raises(ConfigError, match=r"OPENAI_API_KEY: upstream\.api_key: .* on one line") as refused:
+        load(None, {"OPENAI_API_KEY": "sk-1\nsk-2"})
+    assert "sk-" not in refused.value.message
+
+
+def test_what_is_hardly_meant_is_doubted(folder: Path) -> None:
+    """A key whose variable is not set, and a variable that is no setting, are accepted and told."""
+    text = '[upstream]\napi_key = "env:GONE"\n[server]\nsecret = "env:ULLAGE_MINE"\nadmin_key = "env:ULLAGE_GONE"'
+    path = written(folder, text)
+    missing = (
+        "the environment variable GONE is not set, so a request without a key goes upstream without one; "
+        "set it, or take this line out"
+    )
+    doubts = load(path, {"ULLAGE_PROT": "1", "ULLAGE_MINE": "s", "ULLAGE_CONFIG": "x"}).doubts
+    assert doubts == (
+        f"{path}: upstream.api_key: {missing}",
+        "ULLAGE_PROT: this variable is no setting and changes nothing; did you mean ULLAGE_PORT?",
+    )
+    assert load(written(folder, "", "empty.toml"), {"ULLAGE_PORT": "1"}).doubts == ()
 
 
 def test_openai_variables_are_those_of_the_default_upstream(folder: Path) -> None:
@@ -250,7 +302,14 @@ def test_several_stores_are_a_list_in_every_source(folder: Path) -> None:
         ('[tenants.a]\npreset = "gone"', "tenants.a.preset", "there is no preset gone"),
         ('[tenants.a]\nupstream = "gone"', "tenants.a.upstream", "known: default"),
         ('[tenants."a.b"]\ncolour = 1', 'tenants."a.b".colour', "no such key"),
-        ("x = ", "no TOML", "mend that place"),
+        ("x = ", "not valid TOML", "mend that place"),
+        ("[presets.x.offload_results]\nover_tokens = -1", "presets.x.offload_results.over_tokens", ">= 0"),
+        ("[presets.x.offload_results]\nper_turn_tokens = -1", "presets.x.offload_results.per_turn_tokens", ">= 0"),
+        ("[presets.x.offload_results]\nhead_lines = -1", "presets.x.offload_results.head_lines", ">= 0"),
+        ("[presets.x.offload_results]\ntail_lines = -1", "presets.x.offload_results.tail_lines", ">= 0"),
+        ("[presets.x.offload_user_messages]\nover_tokens = -1", "presets.x.offload_user_messages.over_tokens", ">= 0"),
+        ("[presets.x.offload_user_messages]\nhead_lines = -1", "presets.x.offload_user_messages.head_lines", ">= 0"),
+        ("[presets.x.offload_user_messages]\ntail_lines = -1", "presets.x.offload_user_messages.tail_lines", ">= 0"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_key_and_mend(folder: Path, text: str, key: str, mend: str) -> None:
@@ -278,7 +337,7 @@ def test_a_file_that_is_no_text_is_refused(folder: Path) -> None:
     """Bytes that are no UTF-8 are told as such."""
     path = folder / "ullage.toml"
     path.write_bytes(b'a = "\xff"')
-    with pytest.raises(ConfigError, match="no UTF-8 at byte 5; save it"):
+    with pytest.raises(ConfigError, match="not valid UTF-8 at byte 5; save it"):
         load(path)
 
 

@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 what was asked for failed, 2 wrong use or wrong configurat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -67,7 +68,10 @@ class LazyGroup(click.RichGroup):
 @click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ullage", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Run the command that is named; the group itself does nothing."""
+    """Run the command that is named, with logs on stderr; what a command fails of it tells itself, once."""
+    from proxy.telemetry.logs import configure_logs
+
+    configure_logs(level=os.environ.get("LOG_LEVEL", "error"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -8,6 +8,7 @@ import rich_click as click
 
 from proxy.cli.options import config_option, json_option, load_settings
 from proxy.cli.output import print_json
+from proxy.own_address import refuse_own_address
 from proxy.settings_view import effective, schema, to_toml
 
 
@@ -21,6 +22,9 @@ def command() -> None:
 def check(config_path: Path | None) -> None:
     """Say whether the configuration is right; if not, name file, key and mend, and exit with 2."""
     loaded = load_settings(config_path)
+    refuse_own_address(loaded)
+    for doubt in loaded.doubts:
+        click.echo(f"warning: {doubt}", err=True)
     preset = loaded.settings.defaults.preset
     source = loaded.file or "no file, so environment and defaults"
     click.echo(f"{source}: fine (preset {preset}, upstream {loaded.settings.upstream.base_url})")

@@ -9,7 +9,8 @@ from pathlib import Path
 import rich_click as click
 
 from proxy.cli.options import config_option
-from proxy.settings_loader import load
+from proxy.own_address import refuse_own_address
+from proxy.settings_loader import Loaded, load
 
 _HELP = """
 Run the gateway until SIGTERM or Ctrl-C; SIGHUP reads the configuration again.
@@ -20,8 +21,14 @@ Flags win over ULLAGE_* variables, those over the file, and that over OPENAI_BAS
     ullage serve --upstream http://127.0.0.1:8000/v1 --store memory:
 """
 
+_EPILOG = """
+Variables: ULLAGE_CONFIG, ULLAGE_HOST, ULLAGE_PORT, ULLAGE_UPSTREAM, ULLAGE_STORE, ULLAGE_PRESET, ULLAGE_SECRET,
+ULLAGE_ADMIN_KEY, ULLAGE_WORKERS; every other single key of [server], [upstream], [store] and [defaults] as
+ULLAGE_TABLE__KEY, like ULLAGE_UPSTREAM__TIMEOUT__READ=60. LOG_LEVEL: debug, info, warning or error.
+"""
 
-@click.command("serve", help=_HELP)
+
+@click.command("serve", help=_HELP, epilog=_EPILOG)
 @config_option
 @click.option("--host", metavar="H", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--port", metavar="P", type=click.IntRange(0, 65535), help="Port to listen on. Default: 4410.")
@@ -32,9 +39,15 @@ def command(config_path: Path | None, stores: tuple[str, ...], **given: str | in
     """Run the gateway until it is told to end."""
     flags: dict[str, object] = {f"--{name}": value for name, value in given.items()}
     flags["--store"] = stores[0] if len(stores) == 1 else stores or None
-    settings = partial(load, config_path, dict(os.environ), flags)
+    settings = partial(_load, config_path, flags)
     settings()  # wrong configuration is told before anything is imported or bound
 
     from proxy.composition import run
 
     run(settings)
+
+
+def _load(config_path: Path | None, flags: dict[str, object]) -> Loaded:
+    loaded = load(config_path, os.environ, flags)
+    refuse_own_address(loaded)
+    return loaded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from litestar import Response, Router, get
+from litestar import Response, Router, route
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from proxy.upstream import LastAnswer, Transport
 from proxy.vitals import Vitals
 
 PING_SECONDS = 2.0
+_METHODS: Final = ("GET", "HEAD")
 
 
 class Pinged(Protocol):
@@ -37,11 +38,11 @@ class Monitored(Struct, frozen=True):
 def health_routes(monitored: Monitored) -> ControllerRouterHandler:
     """Return the handlers of /livez, /readyz, /health and their aliases."""
 
-    @get(["/livez", "/health/liveliness", "/health/liveness"])
+    @route(["/livez", "/health/liveliness", "/health/liveness"], http_method=_METHODS)
     async def live() -> dict[str, str]:
         return {"status": "ok"}
 
-    @get(["/readyz", "/health/readiness"])
+    @route(["/readyz", "/health/readiness"], http_method=_METHODS)
     async def ready() -> Response[dict[str, Any]]:
         if monitored.vitals.draining:
             return Response({"status": "draining"}, status_code=503)
@@ -50,7 +51,7 @@ def health_routes(monitored: Monitored) -> ControllerRouterHandler:
             return Response({"status": "no_store", "store": problem}, status_code=503)
         return Response({"status": "ok"})
 
-    @get("/health")
+    @route("/health", http_method=_METHODS)
     async def health() -> dict[str, Any]:
         problem = await store_problem(monitored.store)
         failing = problem is not None or any(o.code for o in monitored.transport.last_answers.values())

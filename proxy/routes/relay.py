@@ -10,8 +10,9 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, Unsupported
 from proxy.exchange import Gateway
+from proxy.headers import Headers
 from proxy.routes.conversation import Conversation
 
 _DOTS: Final = frozenset({".", ".."})
@@ -30,8 +31,15 @@ class RelayRoute:
         """Relay a request and its answer."""
         if has_dot_segment(conversation.scope["raw_path"].decode("latin-1")):
             raise BadRequest("The path must not have '.' or '..' segments.")
+        if wants_websocket(conversation.scope["headers"]):
+            raise Unsupported("WebSockets are not relayed; use the HTTP form of this API, or the provider directly.")
         body, upload = await conversation.read_or_stream(self._max_body_bytes)
         await self._gateway.handle(conversation.exchange(body, upload), conversation)
+
+
+def wants_websocket(headers: Headers) -> bool:
+    """Tell whether the client asks to leave HTTP for WebSocket."""
+    return any(name == b"upgrade" and b"websocket" in value.lower() for name, value in headers)
 
 
 def has_dot_segment(path: str) -> bool:

@@ -40,6 +40,21 @@ def test_check_of_a_file_named_by_option_or_variable(folder: Path) -> None:
     assert run(folder, "config", "check", "--config", "nowhere.toml").returncode == 2
 
 
+def test_check_refuses_the_gateway_as_its_own_upstream(folder: Path) -> None:
+    """`serve` would go round in circles; commands that only look into the store work in a client's terminal."""
+    done = run(folder, "config", "check", OPENAI_BASE_URL="http://localhost:4411/v1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ullage: OPENAI_BASE_URL: upstream.base_url: ")
+    assert run(folder, "config", "show", OPENAI_BASE_URL="http://localhost:4411/v1").returncode == 0
+
+
+def test_check_tells_what_is_hardly_meant(folder: Path) -> None:
+    """A misspelt variable is no error, but nobody means it."""
+    done = run(folder, "config", "check", ULLAGE_PROT="1")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: ULLAGE_PROT: ")
+
+
 def test_show_prints_toml_with_origins(folder: Path) -> None:
     """Every value in force with its source, no credential."""
     done = run(folder, "config", "show", "--origin", ULLAGE_HOST="::1")

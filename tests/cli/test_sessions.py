@@ -71,6 +71,17 @@ def test_a_wrong_cursor_is_exit_code_1(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("args", [("list",), ("list", "--json"), ("show", "s1")])
+def test_a_store_that_is_none(folder: Path, args: tuple[str, ...]) -> None:
+    """A damaged file is told once, on stderr; nothing but data is ever printed on stdout."""
+    (folder / "store.db").write_bytes(b"garbage" * 1000)
+    done = run(folder, "sessions", *args)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("ullage: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_show(folder: Path) -> None:
     """One session, as a table and as JSON."""
     table = run(folder, "sessions", "show", "s2").stdout

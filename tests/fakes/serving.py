@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -52,6 +53,13 @@ def parts(upstream_url: str, gateway: Gateway | None = None, **more: Any) -> Par
 def serving(app: ASGIApp, vitals: Vitals | None = None) -> Iterator[str]:
     """Serve an application in a thread; give its URL."""
     listener = bind("127.0.0.1", 0)
+    with serving_on(listener, app, vitals):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def serving_on(listener: socket.socket, app: ASGIApp, vitals: Vitals | None = None) -> Iterator[None]:
+    """Serve an application in a thread on a socket that listens."""
     config = configure(app)
     server = Server(config, ServerOptions(drain_seconds=2), vitals or Vitals())
     thread = threading.Thread(target=uvloop.run, args=(server.serve([listener]),), name="gateway", daemon=True)
@@ -59,7 +67,7 @@ def serving(app: ASGIApp, vitals: Vitals | None = None) -> Iterator[str]:
     while not server.started:
         thread.join(0.01)
         assert thread.is_alive(), "the application did not start"
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    yield
     server.should_exit = True
     server.config.timeout_graceful_shutdown = 1
     thread.join()

@@ -46,6 +46,14 @@ def test_a_healthy_process(fake: FakeUpstream, path: str) -> None:
     assert not fake.received
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+def test_asking_for_the_head_alone(fake: FakeUpstream, path: str) -> None:
+    """Some monitors send HEAD: it has the status of GET and no body."""
+    with serving(create_app(parts(fake.url))) as url:
+        response = httpx.head(url + path)
+    assert (response.status_code, response.content) == (200, b"")
+
+
 def test_draining(fake: FakeUpstream) -> None:
     """A draining process is alive but not ready, and its answers close their connections."""
     vitals = Vitals()
