@@ -10,9 +10,9 @@ import pkgutil
 from functools import cache
 from importlib.metadata import entry_points
 
-from proxy.core.policy import Candidate, Offload, Policy, View
+from proxy.core.policy import Candidate, CompactionPolicy, Offload, Policy, View
 
-__all__ = ["Candidate", "Offload", "Policy", "View", "discover"]
+__all__ = ["Candidate", "CompactionPolicy", "Offload", "Policy", "View", "discover"]
 
 
 @cache
@@ -20,7 +20,8 @@ def discover() -> dict[str, type[Policy]]:
     """Return all policies by their name in the configuration."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    found = {cls.name(): cls for cls in Policy.__subclasses__() if cls.__module__.startswith(f"{__name__}.")}
+    classes = [*Policy.__subclasses__(), *CompactionPolicy.__subclasses__()]
+    found = {cls.name(): cls for cls in classes if cls.__module__.startswith(f"{__name__}.")}
     for point in entry_points(group="ullage.policies"):
         cls = point.load()
         found[cls.name()] = cls

@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.core.compaction import Bounds
 from proxy.core.memo import Memo
 from proxy.core.overflow import is_truncated
 from proxy.core.prompt_text import prompt_texts
@@ -74,6 +75,26 @@ class Budget:
         place = Place(asking.tenant, upstream, model)
         tokens = room(self.window(settings, place), asking.output, preset.limit)
         return max(1, int(tokens / self._limit_ratio(place)))
+
+    def fitting(self, settings: Settings, upstream: str, model: str) -> int:
+        """Return the window of a model in tokens as we count them."""
+        place = Place("", upstream, model)
+        return max(1, int(self.window(settings, place).tokens / self._limit_ratio(place)))
+
+    def bounds(
+        self, settings: Settings, preset: Preset, upstream: str, model: str, asking: Asking = _NOBODY
+    ) -> Bounds | None:
+        """Return where compactions start, what is never passed and how far they go; None where there are none."""
+        if preset.trigger is None or preset.target is None:
+            return None
+        place = Place(asking.tenant, upstream, model)
+        window, ratio = self.window(settings, place).tokens, self._limit_ratio(place)
+        limit = self.room(settings, preset, upstream, model, asking)
+        trigger = preset.trigger.within(window) or window
+        target = preset.target.within(window) or window
+        return Bounds(
+            trigger_tokens=min(limit, int(trigger / ratio)), limit_tokens=limit, target_tokens=int(target / ratio)
+        )
 
     def learn(self, upstream: str, model: str, estimate_tokens: int, usage: dict[str, object] | None) -> bool:
         """Take in what a request of one round was reported to cost; odd reports are passed over.

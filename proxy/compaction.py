@@ -11,6 +11,8 @@ from functools import partial
 
 import msgspec
 
+from proxy.breaking import Breaks, Means, Occasion
+from proxy.core.breaks import Breaker
 from proxy.core.envelope import Envelope
 from proxy.core.guard import Guard
 from proxy.core.history import History, text_bytes
@@ -45,6 +47,7 @@ class Order(msgspec.Struct, frozen=True):
     takes_tools_with_json: bool = False
     facts: frozenset[str] = frozenset()  # what was learnt about this tenant's upstreams
     room_tokens: int | None = None  # what fits at most, by our estimates
+    means: Means | None = None  # for compactions; None: the preset makes none
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -59,6 +62,16 @@ class Compacted(msgspec.Struct, frozen=True):
     body: bytes
     received_tokens: int
     sent_tokens: int
+
+    @property
+    def edits(self) -> int:
+        """How many edits are in force: texts moved out, and the block."""
+        return len(self.plan.stubs) + (self.plan.fold is not None)
+
+    @property
+    def compactions(self) -> int:
+        """How many compactions this history went through."""
+        return sum(c.made_at <= self.length for c in self.ledger.compactions)
 
     @property
     def length(self) -> int:
@@ -83,7 +96,10 @@ class Compactor:
         stubs = Stubs(counter.count)
         self._stubs = stubs
         self._planner = Planner(self.adapter, secret, stubs)
-        self._rewriter = Rewriter(self.adapter, ChatTools(), stubs)
+        breaker = Breaker(self.adapter, self._planner, stubs, secret)
+        self._breaker = breaker
+        self._breaks = Breaks(breaker, self.adapter, counter, self.sessions)
+        self._rewriter = Rewriter(self.adapter, ChatTools(), stubs, breaker.render)
 
     async def compact(self, order: Order) -> Compacted:
         """Return the body to send; whatever this raises, the client's own body can be sent instead."""
@@ -126,6 +142,9 @@ class Compactor:
         terms = _terms(order, known.recognition.ledger, situation)
         await self._count_large(history, known, terms)
         plan = self._planner.plan(history, known.recognition, known.root, terms)
+        if order.means is not None and terms.reader is not None and terms.may_offload:
+            occasion = Occasion(history, known, order.envelope, order.preset, order.means, terms.reader)
+            plan = await self._breaks.plan(plan, occasion)
         if plan.fresh:
             plan = await self._keep_originals(tenant, plan, history, known, terms)
         ledger = known.recognition.ledger
@@ -162,13 +181,18 @@ class Compactor:
         """Return tokens received and sent: counted where something had to be counted, else bytes / 4."""
         outside = len(envelope.body) - history.messages.size_bytes
         received = history.estimated_tokens + outside // _BYTES_PER_TOKEN
-        sent = received
+        sent, fold = received, plan.fold
+        first, goal = (0, None) if fold is None else (fold.cut, fold.goal)
         for (index, at), entry in plan.stubs.items():
             raw = history.messages[index]
             stub = self._stubs.render(entry, partial(self.adapter.text, raw, at))
             slot = next(s for s in history.facts[index].slots if s.at == at)
             received += entry.tokens - slot.size_bytes // _BYTES_PER_TOKEN
-            sent += (len(text_bytes(stub)) - slot.size_bytes) // _BYTES_PER_TOKEN
+            if index >= first or index == goal:
+                sent += (len(text_bytes(stub)) - slot.size_bytes) // _BYTES_PER_TOKEN
+        if fold is not None:
+            gone = [history.facts[i].estimated_tokens for i in fold.leaving(history)]
+            sent += len(text_bytes(self._breaker.render(history, plan))) // _BYTES_PER_TOKEN - sum(gone)
         for turn in plan.grafts.values():
             sent += sum(map(len, (*turn.rounds, *turn.answers))) // _BYTES_PER_TOKEN
         return received, sent + (_TOOL_TOKENS if plan.reader else 0)
@@ -211,8 +235,8 @@ def _use(compacted: Compacted) -> SessionUse:
         messages=compacted.length,
         received_tokens=compacted.received_tokens,
         sent_tokens=compacted.sent_tokens,
-        edits=len(compacted.plan.stubs),
-        compactions=0,
+        edits=compacted.edits,
+        compactions=compacted.compactions,
         reads=0,
         calls=1,
     )

@@ -18,7 +18,8 @@ import msgspec
 import structlog
 
 from proxy.access import Provider
-from proxy.budget import Budget
+from proxy.breaking import Means
+from proxy.budget import Asking, Budget
 from proxy.compaction import Compacted, Compactor, Order, refusal_fact
 from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
 from proxy.core.guard import Guard
@@ -29,12 +30,14 @@ from proxy.core.stub import STUB_START
 from proxy.core.usage import sum_usage
 from proxy.core.wire.chat_body import read_usage
 from proxy.counting import Counter
-from proxy.errors import BadRequest, ProxyError, StoreError, error_body
+from proxy.directives import choose_preset, session_key
+from proxy.errors import ProxyError, StoreError, error_body
 from proxy.exchange import Exchange, Responder
 from proxy.headers import request_headers, response_headers
 from proxy.outcome import Outcome
 from proxy.presets import Preset
 from proxy.reader import Reader, ReadScope
+from proxy.room import asked_output
 from proxy.sessions import Identity
 from proxy.settings import Settings
 from proxy.store.base import Store, StoreOptions
@@ -50,7 +53,6 @@ _TOOL_WORDS = re.compile(rb"\btools?\b|function call|extra inputs|response mime 
 # A history with broken pairs is refused in words about tools, too; sending it without our tool would not help.
 _PAIRING_WORDS = re.compile(rb"tool_call_id|tool_calls|role .{0,3}tool\b", re.IGNORECASE)
 _STUB_START = STUB_START.encode()
-_LONGEST_KEY = 512
 _VETTED_HOSTS = ("openai.com", "openai.azure.com")
 
 
@@ -186,13 +188,16 @@ class _Job:
         """Return the compacted request; None, with the reason noted, when that is impossible (law f)."""
         began = time.perf_counter()
         try:
+            asking = Asking(caller.tenant, asked_output(envelope.value))
+            model, origin = _model(envelope), provider.target.origin
             order = Order(
                 identity=Identity(caller.tenant, session_key(self._exchange, envelope)),
                 envelope=envelope,
                 preset=preset,
                 takes_tools_with_json=provider.target.origin.endswith(_VETTED_HOSTS),
                 facts=await self._gateway.facts_of(caller.tenant),
-                room_tokens=self._room(envelope, provider, preset),
+                room_tokens=self._gateway.budget.room(self._parts.settings(), preset, origin, model, asking),
+                means=self._means(model, origin, preset, asking),
             )
             self.outcome.compacted = await self._gateway.compactor.compact(order)
         except StoreError as error:
@@ -208,9 +213,17 @@ class _Job:
         self.outcome.compaction_seconds = time.perf_counter() - began
         return self.outcome.compacted
 
-    def _room(self, envelope: Envelope, provider: Provider, preset: Preset) -> int:
-        settings = self._parts.settings()
-        return self._gateway.budget.room(settings, preset, provider.target.origin, _model(envelope))
+    def _means(self, model: str, origin: str, preset: Preset, asking: Asking) -> Means | None:
+        """Return what compactions of this request go by; None where the preset makes none."""
+        settings, budget = self._parts.settings(), self._gateway.budget
+        bounds = budget.bounds(settings, preset, origin, model, asking)
+        if bounds is None:
+            return None
+
+        async def ask(body: bytes) -> UpstreamResponse:
+            return await self._parts.transport.open(self._sends(body, readable=True))
+
+        return Means(bounds, ask, model, lambda name: budget.fitting(settings, origin, name))
 
     async def _ask(self, body: bytes, *, readable: bool = False) -> UpstreamResponse:
         began = time.perf_counter()
@@ -358,30 +371,3 @@ class _Sender:
 def _model(envelope: Envelope) -> str:
     model = envelope.value("model")
     return model if isinstance(model, str) else ""
-
-
-def choose_preset(exchange: Exchange, settings: Settings) -> Preset:
-    """Return the preset that the header names, else the default one."""
-    wanted = exchange.header(b"x-ullage-policy")
-    name = settings.defaults.preset if wanted is None else wanted.decode("latin-1").strip()
-    preset = settings.presets.get(name)
-    if preset is None:
-        known = ", ".join(sorted(settings.presets))
-        raise BadRequest(f"x-ullage-policy: there is no preset {name!r}; known are {known}", param="x-ullage-policy")
-    return preset
-
-
-def session_key(exchange: Exchange, envelope: Envelope) -> str | None:
-    """Return the explicit session key: `x-ullage-session`, `x-session-id`, or `metadata.session_id` of the body."""
-    for name in (b"x-ullage-session", b"x-session-id"):
-        value = exchange.header(name)
-        if value is not None and value.strip():
-            return _storable(value.strip().decode("utf-8", "surrogateescape"))
-    metadata = envelope.value("metadata") if envelope.is_set("metadata") else None
-    value = metadata.get("session_id") if isinstance(metadata, dict) else None
-    return _storable(value) if isinstance(value, str) and value else None
-
-
-def _storable(key: str) -> str:
-    """Return the key without lone surrogates, which no store takes."""
-    return key[:_LONGEST_KEY].encode("utf-8", "backslashreplace").decode()

@@ -6,7 +6,8 @@ import time
 
 import msgspec
 
-from proxy.compaction import Compacted
+from proxy.compaction import Compacted as CompactedRequest
+from proxy.core.ledger import Compacted, Offloaded
 from proxy.headers import Headers
 
 _BYTES_PER_TOKEN = 4
@@ -17,7 +18,7 @@ class Outcome(msgspec.Struct):
 
     body_bytes: int
     started: float = msgspec.field(default_factory=time.perf_counter)
-    compacted: Compacted | None = None
+    compacted: CompactedRequest | None = None
     bypassed: str | None = None  # the reason word
     compaction_seconds: float = 0.0
     upstream_seconds: float = 0.0
@@ -36,11 +37,16 @@ class Outcome(msgspec.Struct):
     def _compaction(self) -> str:
         if self.bypassed is not None:
             return f"bypassed; reason={self.bypassed}"
-        if self.compacted is None or not self.compacted.plan.stubs:
+        if self.compacted is None:
             return "none"
-        plan = self.compacted.plan
-        state = "shadow" if self.compacted.order.preset.shadow else "applied"
-        return f"{state}; edits={len(plan.stubs)}; new={len(plan.fresh)}; compactions=0"
+        if self.compacted.plan.is_over:
+            return "bypassed; reason=over_limit"
+        made = self.compacted
+        new = sum(isinstance(entry, Offloaded | Compacted) for entry in made.plan.entries)
+        if not made.edits and not made.compactions:
+            return "none"
+        state = "shadow" if made.order.preset.shadow else "applied"
+        return f"{state}; edits={made.edits}; new={new}; compactions={made.compactions}"
 
     def _tokens(self) -> tuple[int, int]:
         if self.compacted is None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from policies import Policy, discover
 from proxy.tables import Path, Wrong, suggest
-from proxy.units import Amount, Seconds, Size, Text, parse_size
+from proxy.units import Amount, Size, parse_size
 
 _ORDER = (
     "offload_results",
@@ -100,32 +100,12 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     policies: tuple[Policy, ...] = ()
 
 
-class TruncateInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of `truncate_inputs`."""
-
-    over_chars: Annotated[int, Meta(ge=1, description="Inputs of old tool calls over this are shortened.")] = 2000
-
-
 class ClearReasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`clear_reasoning` has no knobs."""
 
 
-class SummariseHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of `summarise_history`."""
-
-    strategy: Literal["summarise", "selective", "hybrid", "mechanical"] = "summarise"
-    keep_steps: Annotated[int, Meta(ge=0, description="Newest steps that stay verbatim.")] = 3
-    keep_messages: Annotated[int, Meta(ge=0, description="Or newest messages; the larger wins.")] = 0
-    ratio: Annotated[float, Meta(gt=0, le=1, description="How much of what is replaced may stay.")] = 0.3
-    model: Annotated[Text | None, Meta(description="Unset: the request's own model.")] = None
-    wait_seconds: Annotated[Seconds, Meta(description="How long a request at the limit waits.")] = 20.0
-    prompt: Annotated[Text | None, Meta(description="Instructions instead of the built-in ones.")] = None
-
-
 _RESERVED: dict[str, type[msgspec.Struct]] = {
-    "truncate_inputs": TruncateInputs,
     "clear_reasoning": ClearReasoning,
-    "summarise_history": SummariseHistory,
 }
 
 

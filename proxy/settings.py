@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from proxy.addresses import MASK, OPENAI_URL, mask_url, normalise_base_url
+from proxy.core.duration import PositiveSeconds, Seconds
 from proxy.presets import Preset, built_in
-from proxy.units import Count, PositiveSeconds, Seconds, Text
+from proxy.units import Count, Text
 
 SECRET_KEYS = frozenset({"admin_key", "secret", "api_key", "upstream_key", "encryption_keys"})
 RELAY = ("models", "embeddings", "audio", "images", "moderations", "completions")

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from policies import discover
+from proxy.core.duration import DURATION_SCHEMA
 from proxy.presets import BUILT_IN_TABLES, Preset
 from proxy.settings import masked
 from proxy.settings_loader import DEFAULT, Loaded, file_type, source_of
 from proxy.tables import Path, dotted
-from proxy.units import DURATION_SCHEMA, Size
+from proxy.units import Size
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -75,6 +75,11 @@ class Offloaded(Entry, frozen=True, tag="offloaded"):
     tool: str | None = None
     first_line: str = ""
     made_at: int = 0  # applies to histories of at least so many messages: a compaction leaves shorter ones alone
+    until: int | None = None  # a compaction is about one message: what comes again is as good as new
+
+    def holds_at(self, position: int) -> bool:
+        """Say whether the text leaves at this position of the chain, too."""
+        return self.since <= position and (self.until is None or position < self.until)
 
 
 class Hidden(Entry, frozen=True, tag="hidden"):
@@ -213,7 +218,7 @@ def _belongs(entry: AnyEntry | None, length: int) -> bool:
 
 def in_force(entries: Sequence[Offloaded], position: int, length: int) -> Offloaded | None:
     """Return the newest of the decisions about one text that counts at a position of a history of this length."""
-    return next((e for e in reversed(entries) if e.since <= position and e.made_at <= length), None)
+    return next((e for e in reversed(entries) if e.made_at <= length and e.holds_at(position)), None)
 
 
 def make_root(secret: bytes, tenant: str, session_key: str | None, opening: bytes) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from proxy.core.fold import Fold, find_fold
 from proxy.core.history import Adapter, History, Slot, text_bytes
 from proxy.core.ledger import AnyEntry, Began, HiddenTurn, Offloaded, Recognition, in_force
 from proxy.core.memo import Memo
@@ -55,6 +56,8 @@ class Plan(msgspec.Struct, frozen=True):
     grafts: dict[int, HiddenTurn] = {}  # by index of the visible message
     fresh: tuple[Fresh, ...] = ()
     entries: tuple[AnyEntry, ...] = ()  # to be appended to the ledger
+    fold: Fold | None = None  # the block in force
+    is_over: bool = False  # does not fit, whatever is taken out
 
 
 class Stubs:
@@ -102,7 +105,7 @@ class Planner:
         entries: tuple[AnyEntry, ...] = tuple(f.entry for f in fresh)
         if entries and not ledger.root:
             entries = (Began(root), *entries)
-        is_declared = terms.has_tools or bool(stubs) or ledger.reader is not None
+        is_declared = terms.has_tools or bool(stubs) or ledger.reader is not None or bool(ledger.compactions)
         return Plan(
             recognition=recognition,
             reader=terms.reader if is_declared else None,
@@ -110,6 +113,7 @@ class Planner:
             grafts=_grafts(history, recognition),
             fresh=fresh,
             entries=entries,
+            fold=find_fold(history, recognition),
         )
 
     def _plan_unreadable(self, history: History, recognition: Recognition, root: bytes, terms: Terms) -> Plan:
@@ -120,7 +124,8 @@ class Planner:
         anew = msgspec.structs.replace(recognition, known=history.leading)
         fresh = self._decide(history, anew, root, terms)
         stubs = _in_force(history, anew, [f.entry for f in fresh])
-        return Plan(recognition=recognition, stubs=_named(stubs, ""), fresh=fresh)
+        fold = find_fold(history, recognition)
+        return Plan(recognition=recognition, stubs=_named(stubs, ""), fresh=fresh, fold=fold)
 
     def _decide(self, history: History, known: Recognition, root: bytes, terms: Terms) -> tuple[Fresh, ...]:
         candidates = list(undecided(history, known))
@@ -142,14 +147,15 @@ class Planner:
                 view.taken.add((candidate.message, candidate.at))
                 key = (candidate.kind, candidate.exact)
                 if key not in out:
-                    entry = self._entry(edit, text_of(candidate), policy.name(), root, terms.reader or "")
+                    entry = self.entry(edit, text_of(candidate), policy.name(), root, terms.reader or "")
                     since = candidate.message - history.leading + known.shift
                     fresh = Fresh(msgspec.structs.replace(entry, since=since), text_of(candidate))
                     if entry.ref not in terms.refused and self._is_worth_it(fresh):
                         out[key] = fresh
         return tuple(out.values())
 
-    def _entry(self, edit: Offload, text: str, policy: str, root: bytes, reader: str) -> Offloaded:
+    def entry(self, edit: Offload, text: str, policy: str, root: bytes, reader: str) -> Offloaded:
+        """Return the decision to move a text out; its position is the caller's to set."""
         candidate = edit.candidate
         return Offloaded(
             exact=candidate.exact,
@@ -166,6 +172,10 @@ class Planner:
             tool=None if candidate.tool is None else _storable(candidate.tool),
             first_line=_storable(text[:_FIRST_LINE_CHARACTERS].split("\n", 1)[0].strip()),
         )
+
+    def in_force(self, history: History, known: Recognition, reader: str) -> dict[Place, Offloaded]:
+        """Return the stubs that a ledger has for a history, with this name of the reading tool."""
+        return _named(_in_force(history, known, ()), reader)
 
     def _is_worth_it(self, fresh: Fresh) -> bool:
         stub = self._stubs.render(fresh.entry, lambda: fresh.text)

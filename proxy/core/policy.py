@@ -91,3 +91,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def edits(self, view: View) -> Iterator[Offload]:
         """Yield what should be moved out."""
         raise NotImplementedError
+
+
+class CompactionPolicy(Policy, frozen=True, kw_only=True):
+    """Base of policies that act at a compaction: they ask for nothing when a text arrives."""
+
+    def edits(self, _view: View) -> Iterator[Offload]:
+        """Yield nothing."""
+        yield from ()

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from proxy.core.envelope import Envelope, Patch, Span
+from proxy.core.fold import Fold
 from proxy.core.guard import Guard
 from proxy.core.history import Adapter, History
 from proxy.core.ledger import HiddenTurn, Offloaded
@@ -29,11 +30,18 @@ class ToolWriter(Protocol):
         """Return the messages that stand for a visible message with its hidden turn."""
         ...
 
+    def merge(self, goal: bytes | None, block: str) -> bytes:
+        """Return the first user message with a block behind its own text; the block alone where there is none."""
+        ...
+
 
 class Rewriter:
     """Rewrites bodies of one wire format; rewritten messages are memoised by their raw hash and refs."""
 
-    def __init__(self, adapter: Adapter, writer: ToolWriter, stubs: Stubs) -> None:
+    def __init__(
+        self, adapter: Adapter, writer: ToolWriter, stubs: Stubs, render_block: Callable[[History, Plan], str]
+    ) -> None:
+        self._render_block = render_block
         self._adapter = adapter
         self._writer = writer
         self._stubs = stubs
@@ -43,12 +51,24 @@ class Rewriter:
         """Return the body to send."""
         patch = Patch(envelope)
         changed = self._changed(history, plan)
-        if changed:
-            for index, data in changed.items():
+        first = history.leading
+        if plan.fold is not None:
+            first = plan.fold.cut
+            begin, end = history.messages.span(history.leading)[0], history.messages.span(first - 1)[1]
+            patch.replace(Span(begin, end), b",".join(self._folded(history, plan, plan.fold, changed)))
+        for index, data in changed.items():
+            if index >= first:
                 patch.replace(Span(*history.messages.span(index)), data)
         if plan.reader is not None:
             self._writer.declare(patch, plan.reader)
         return patch.apply()
+
+    def _folded(self, history: History, plan: Plan, fold: Fold, changed: dict[int, bytes]) -> list[bytes]:
+        """Return what stands for the span of a block: system messages, and the first user message with the block."""
+        block = self._render_block(history, plan)
+        goal = None if fold.goal is None else changed.get(fold.goal, history.messages[fold.goal])
+        kept = [history.messages[index] for index in fold.kept]
+        return [*kept, self._writer.merge(goal, block)]
 
     def _changed(self, history: History, plan: Plan) -> dict[int, bytes]:
         by_message: dict[int, list[tuple[int, Offloaded]]] = {}

@@ -88,7 +88,7 @@ class Session:
         self._known: set[bytes] = set()
         self._reader = Reader(adapter, block_bytes=256)
         self._planner = Planner(adapter, SECRET, stubs)
-        self._rewriter = Rewriter(adapter, ChatTools(), stubs)
+        self._rewriter = Rewriter(adapter, ChatTools(), stubs, lambda *_: "")
 
     def history(self, messages: list[Message]) -> History:
         """The history of these messages."""

@@ -29,7 +29,7 @@ def rewritten(plan: Plan, body: bytes = ODD) -> bytes:
     envelope = open_envelope(body)
     history = Reader(ADAPTER).read(envelope)
     stubs = Stubs(byte_count)
-    return Rewriter(ADAPTER, ChatTools(), stubs).rewrite(envelope, history, plan)
+    return Rewriter(ADAPTER, ChatTools(), stubs, lambda *_: "").rewrite(envelope, history, plan)
 
 
 def plan(**fields: object) -> Plan:
@@ -70,7 +70,7 @@ def test_the_stubs_of_a_request_are_a_guard() -> None:
     in_force = plan(reader="read_offloaded", stubs={(2, -1): first, (0, -1): other})
     envelope = open_envelope(ODD)
     history = Reader(ADAPTER).read(envelope)
-    rewriter = Rewriter(ADAPTER, ChatTools(), Stubs(byte_count))
+    rewriter = Rewriter(ADAPTER, ChatTools(), Stubs(byte_count), lambda *_: "")
     guard = rewriter.guard(history, in_force)
     assert guard is not None
     last = msgspec.structs.replace(first, reader="")

@@ -156,11 +156,16 @@ def _written_arguments(call: dict[str, Any]) -> str:
 
 
 def _shown(part: object) -> str:
-    """Return the text of a part; what is no text is named by its type."""
+    """Return the text of a part; what is no text is named by its type, a file by its name as well."""
     text = _part_text(part)
     if text is not None:
         return text
-    return f"[{part.get('type', 'part')}]" if isinstance(part, dict) else str(part)
+    if not isinstance(part, dict):
+        return str(part)
+    file = part.get("file")
+    name = file.get("filename") if isinstance(file, dict) else None
+    kind = part.get("type", "part")
+    return f"[{kind} {name}]" if isinstance(name, str) else f"[{kind}]"
 
 
 def _canonical(value: object) -> bytes:

@@ -131,6 +131,20 @@ class ChatTools:
             fields["tool_calls"] = b"[" + b",".join(calls) + b"]"
         return [*turn.rounds, join_fields(fields), *turn.answers]
 
+    def merge(self, goal: bytes | None, block: str) -> bytes:
+        """Return the first user message with a block behind its own text, in one more part or behind its string."""
+        if goal is None:
+            return join_fields({"role": b'"user"', "content": encode_text(block)})
+        fields = split_fields(goal)
+        content = decode(fields.get("content", b"null"))
+        if isinstance(content, list):
+            part = join_fields({"type": b'"text"', "text": encode_text(block)})
+            fields["content"] = b"[" + b",".join([*split_list(fields["content"]), part]) + b"]"
+        else:
+            own = content if isinstance(content, str) else ""
+            fields["content"] = encode_text(f"{own}\n\n{block}" if own else block)
+        return join_fields(fields)
+
 
 def _without(raw: bytes, beginning: str, *, has_calls: bool) -> bytes:
     """Return a string field, or content in parts, without its beginning; unchanged when it begins otherwise."""

@@ -158,3 +158,10 @@ def test_inputs_are_slots_of_their_own() -> None:
     changed = json.loads(CHAT.replace_texts(raw, {slot.at: "short"}))
     assert json.loads(changed["tool_calls"][0]["function"]["arguments"]) == {"path": "a", "content": "short"}
     assert changed["content"] is None
+
+
+def test_what_is_no_text_is_named() -> None:
+    """A file by its name as well, so that a record of it says which one it was."""
+    parts = [{"type": "file", "file": {"filename": "a.pdf"}}, {"type": "image_url"}, {"type": "file", "file": 7}, 3]
+    raw = json.dumps({"role": "user", "content": parts}).encode()
+    assert CHAT.describe(raw, 0, None).text == "[file a.pdf]\n[image_url]\n[file]\n3"

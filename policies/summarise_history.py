@@ -1,0 +1,26 @@
+"""Replace the oldest turns by one block, at a compaction."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from proxy.core.duration import Seconds
+from proxy.core.policy import CompactionPolicy
+
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+class SummariseHistory(CompactionPolicy, frozen=True, tag="summarise_history"):
+    """At a compaction, put the oldest turns into one block: what the user said verbatim, what was done, a summary."""
+
+    summary: ClassVar[str] = "the oldest turns become one block at a compaction"
+
+    strategy: Literal["summarise", "selective", "hybrid", "mechanical"] = "summarise"
+    keep_steps: Annotated[int, Meta(ge=0, description="Newest steps that stay verbatim.")] = 3
+    keep_messages: Annotated[int, Meta(ge=0, description="Or newest messages; the larger wins.")] = 0
+    ratio: Annotated[float, Meta(gt=0, le=1, description="How much of what is replaced may stay.")] = 0.3
+    model: Annotated[_Text | None, Meta(description="Unset: the request's own model.")] = None
+    wait_seconds: Annotated[Seconds, Meta(description="How long a request at the limit waits.")] = 20.0
+    prompt: Annotated[_Text | None, Meta(description="Instructions instead of the built-in ones.")] = None

@@ -1,0 +1,196 @@
+"""Declared breaks of the prefix: from a plan and its sizes to a plan with a compaction, and back from the ledger.
+
+The block is rendered from the present request, since its pins are the user's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from proxy.core.block import Block, Pin, render_block
+from proxy.core.compaction import Bounds, Compaction, Knobs, Reduction, Scene, Taken
+from proxy.core.fold import find_fold
+from proxy.core.history import Adapter, History, Slot, digest
+from proxy.core.ledger import AnyEntry, Began, Compacted, Narrated, Offloaded
+from proxy.core.plan import Fresh, Plan, Planner, Stubs
+from proxy.core.policy import Candidate, Offload
+from proxy.core.reading import HistoryEntry
+from proxy.core.trail import Act, render_trail
+
+_PREVIEW = {"input": (0, 0), "result": (10, 5), "user": (10, 5)}
+_TAG_CHARACTERS = 8
+
+
+class Measures(msgspec.Struct, frozen=True):
+    """Tokens of a request's parts, and what the preset wants of them."""
+
+    messages: Sequence[int]  # as the client sent them
+    hidden: dict[int, int]  # of the hidden rounds put back in front of a message
+    overhead_tokens: int
+    bounds: Bounds
+    knobs: Knobs
+
+
+class Describer(Adapter, Protocol):
+    """A wire format that can tell what a message says."""
+
+    def describe(self, raw: bytes, number: int, tool: str | None) -> HistoryEntry:
+        """Return the message as the record shows it."""
+        ...
+
+
+class Breaker:
+    """Decides compactions for one wire format."""
+
+    def __init__(self, adapter: Describer, planner: Planner, stubs: Stubs, secret: bytes) -> None:
+        self._adapter = adapter
+        self._planner = planner
+        self._stubs = stubs
+        self._secret = secret
+
+    def reduce(self, history: History, plan: Plan, measures: Measures) -> Reduction | None:
+        """Return the compaction that this request needs, if any."""
+        return Compaction(self._scene(history, plan, measures), measures.bounds, measures.knobs).find()
+
+    def total(self, history: History, plan: Plan, measures: Measures) -> int:
+        """Return the tokens that would be sent now."""
+        return Compaction(self._scene(history, plan, measures), measures.bounds, measures.knobs).total()
+
+    def carry_out(
+        self, history: History, plan: Plan, reduction: Reduction, root: bytes, narrative: Narrated | None
+    ) -> Plan:
+        """Return the plan with the compaction in it, its texts still to be stored and its entries to be written."""
+        known = plan.recognition
+        length = history.length + known.shift
+        fresh = [self._fresh(history, plan, taken, length, root) for taken in self._pinned(history, plan, reduction)]
+        tag = digest(b"tag", known.ledger.root or root, key=self._secret).hex()[:_TAG_CHARACTERS]
+        entry = msgspec.structs.replace(
+            self._entry(history, reduction, known.shift),
+            made_at=length,
+            tag=tag,
+            narrative=narrative.text if narrative else "",
+        )
+        ledger = known.ledger
+        begun: tuple[AnyEntry, ...] = () if ledger.root or plan.entries else (Began(root),)
+        entries = (*begun, *plan.entries, *(f.entry for f in fresh), entry)
+        extended = msgspec.structs.replace(known, ledger=ledger.extend([*(f.entry for f in plan.fresh), *entries]))
+        return msgspec.structs.replace(
+            plan,
+            stubs=self._planner.in_force(history, extended, plan.reader or ""),
+            fresh=(*plan.fresh, *fresh),
+            entries=entries,
+            fold=find_fold(history, extended),
+        )
+
+    def render(self, history: History, plan: Plan) -> str:
+        """Return the block of a plan with a fold."""
+        fold = plan.fold
+        if fold is None:
+            return ""
+        pins = [
+            Pin(i - history.leading + plan.recognition.shift + 1, self._sent_text(history, plan, i))
+            for i in range(history.leading, fold.cut)
+            if history.facts[i].role == "user" and i != fold.goal
+        ]
+        inside = [e for (i, _), e in sorted(plan.stubs.items()) if i < fold.cut and i != fold.goal]
+        block = Block(
+            tag=fold.entry.tag,
+            messages=fold.cut - history.leading - len(fold.kept) - (fold.goal is not None),
+            pins=pins,
+            trail=fold.entry.trail,
+            narrative=fold.entry.narrative,
+            refs=list(dict.fromkeys(e.ref for e in inside)),
+            reader=plan.reader,
+        )
+        return render_block(block)
+
+    def _scene(self, history: History, plan: Plan, measures: Measures) -> Scene:
+        sizes = list(measures.messages)
+        for (index, at), entry in plan.stubs.items():
+            sizes[index] -= entry.tokens - self._stub_tokens(history, index, at, entry)
+        for index, tokens in measures.hidden.items():
+            sizes[index] += tokens
+        fold = plan.fold
+        return Scene(
+            history=history,
+            sizes=sizes,
+            overhead_tokens=measures.overhead_tokens,
+            stubbed=frozenset(plan.stubs),
+            tokens=lambda i, slot: self._stubs.count(self._text(history, i, slot)),
+            characters=lambda i, slot: len(self._text(history, i, slot)),
+            saving=lambda i, slot: self._saving(history, plan, i, slot),
+            folded=history.leading if fold is None else fold.cut,
+            block_tokens=0 if fold is None else self._stubs.count(self.render(history, plan)),
+        )
+
+    def _saving(self, history: History, plan: Plan, index: int, slot: Slot) -> int:
+        fresh = self._fresh(history, plan, Taken(index, slot, "compaction"), 0, b"estimate")
+        stub = self._stubs.count(self._stubs.render(fresh.entry, lambda: fresh.text))
+        return fresh.entry.tokens - stub if 2 * stub <= fresh.entry.tokens else 0
+
+    def _pinned(self, history: History, plan: Plan, reduction: Reduction) -> list[Taken]:
+        """Return what is taken, with the user texts of the span that are too long to be pinned whole."""
+        taken = list(reduction.taken)
+        places = {(t.message, t.slot.at) for t in taken} | set(plan.stubs)
+        if reduction.cut is None:
+            return taken
+        users = [i for i, f in enumerate(history.facts) if f.role == "user"]
+        for index in users[1:-1]:
+            slots = history.facts[index].slots if index < reduction.cut else ()
+            new = (slot for slot in slots if (index, slot.at) not in places)
+            taken += [Taken(index, slot, "compaction") for slot in new if self._is_long_pin(history, index, slot)]
+        return [t for t in taken if t.message >= reduction.cut or t.slot.kind == "user"]
+
+    def _is_long_pin(self, history: History, index: int, slot: Slot) -> bool:
+        limit = Compacted(made_at=0).pin_tokens
+        return slot.size_bytes > limit and self._stubs.count(self._text(history, index, slot)) > limit
+
+    def _fresh(self, history: History, plan: Plan, taken: Taken, length: int, root: bytes) -> Fresh:
+        slot, index = taken.slot, taken.message
+        text = self._text(history, index, slot)
+        tool = history.tool_of(index) if slot.kind == "result" else None
+        candidate = Candidate(index, slot.at, slot.kind, slot.exact, slot.size_bytes, tool)
+        head, tail = _PREVIEW[slot.kind]
+        edit = Offload(candidate, taken.reason, head, tail)
+        policy = "truncate_inputs" if slot.kind == "input" else "summarise_history"
+        entry = self._planner.entry(edit, text, policy, root, plan.reader or "")
+        since = index - history.leading + plan.recognition.shift
+        return Fresh(msgspec.structs.replace(entry, since=since, until=since + 1, made_at=length), text)
+
+    def _entry(self, history: History, reduction: Reduction, shift: int) -> Compacted:
+        if reduction.cut is None:
+            return Compacted(made_at=0)
+        trail = render_trail(self._acts(history, reduction.cut))
+        return Compacted(made_at=0, cut=reduction.cut - history.leading + shift, trail=trail)
+
+    def _acts(self, history: History, cut: int) -> list[Act]:
+        out: list[Act] = []
+        index = history.leading
+        while index < cut:
+            block = history.block_at(index)
+            if block is not None and history.facts[block.start].calls:
+                entry, *answers = (self._describe(history.messages[i]) for i in range(block.start, block.stop))
+                by_id = {a.call_id: a.text for a in answers}
+                out += [Act(c.name, c.arguments, by_id.get(c.id, "")) for c in entry.calls]
+            index = index + 1 if block is None else block.stop
+        return out
+
+    def _sent_text(self, history: History, plan: Plan, index: int) -> str:
+        raw = history.messages[index]
+        texts = {at: self._stub(raw, at, entry) for (i, at), entry in plan.stubs.items() if i == index}
+        return self._describe(self._adapter.replace_texts(raw, texts) if texts else raw).text
+
+    def _describe(self, raw: bytes) -> HistoryEntry:
+        return self._adapter.describe(raw, 0, None)
+
+    def _stub_tokens(self, history: History, index: int, at: int, entry: Offloaded) -> int:
+        return self._stubs.count(self._stub(history.messages[index], at, entry))
+
+    def _stub(self, raw: bytes, at: int, entry: Offloaded) -> str:
+        return self._stubs.render(entry, lambda: self._adapter.text(raw, at))
+
+    def _text(self, history: History, index: int, slot: Slot) -> str:
+        return self._adapter.text(history.messages[index], slot.at)

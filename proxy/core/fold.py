@@ -1,0 +1,40 @@
+"""What a block in force means for one request: where it ends, and which of the messages in front of that stay."""
+
+from __future__ import annotations
+
+import msgspec
+
+from proxy.core.history import History
+from proxy.core.ledger import Compacted, Recognition
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """A block in force: `cut` is the index of the first message behind it, `kept` are those in front that stay."""
+
+    entry: Compacted
+    cut: int
+    goal: int | None
+    kept: tuple[int, ...]  # system messages inside the span
+
+    def leaving(self, history: History) -> list[int]:
+        """Return the messages that the block stands for."""
+        return [i for i in range(history.leading, self.cut) if i != self.goal and i not in self.kept]
+
+
+def find_fold(history: History, known: Recognition) -> Fold | None:
+    """Return the block that the ledger has for this history, if the last of its span is still sent."""
+    entry = known.ledger.folded(history.length + known.shift)
+    if entry is None or entry.cut is None:
+        return None
+    cut = entry.cut - known.shift + history.leading
+    if not history.leading < cut <= len(history):
+        return None
+    return make_fold(history, entry, cut)
+
+
+def make_fold(history: History, entry: Compacted, cut: int) -> Fold:
+    """Return what a block up to this message means."""
+    span = range(history.leading, cut)
+    goal = next((i for i in span if history.facts[i].role == "user"), None)
+    kept = tuple(i for i in span if history.facts[i].role == "system")
+    return Fold(entry, cut, goal, kept)
