@@ -20,6 +20,7 @@ from proxy.core.wire.chat_tools import TOOL_NAME
 from proxy.errors import Unreachable
 from proxy.presets import Preset
 from proxy.upstream import UpstreamResponse
+from tests.core.test_breaks import has_pairs
 from tests.test_compaction import Desk, sent
 from tests.test_summarise import plain, said
 
@@ -104,20 +105,6 @@ async def compact(
 def block(compacted: Compacted) -> str:
     """The first user message that was sent, with what was added to it."""
     return str(next(m["content"] for m in sent(compacted) if m["role"] == "user"))
-
-
-def has_pairs(messages: list[Message]) -> bool:
-    """Say whether each call has its answer right behind it, and each answer its call."""
-    open_ids: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in open_ids:
-                return False
-            open_ids.remove(message["tool_call_id"])
-        elif open_ids:
-            return False
-        open_ids += [call["id"] for call in message.get("tool_calls") or ()]
-    return not open_ids
 
 
 async def test_a_rehearsal_asks_for_no_summary() -> None:
