@@ -15,7 +15,6 @@ its place. What holds here, against aiohttp's habits, and is tested:
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 from functools import lru_cache, partial
@@ -24,23 +23,16 @@ from typing import Any, Final, cast
 import aiohttp
 import httpx
 import yarl
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
 from msgspec import Struct
-from multidict import CIMultiDict
 
+from proxy.connection import BUFFER_BYTES, Attempt, Connector, Request
 from proxy.errors import Garbled, TimedOut, Unreachable, UpstreamError
-from proxy.gathering import Gathered
 from proxy.headers import Headers, as_text
-from proxy.links import Link, Links
+from proxy.links import Links
 from proxy.target import UpstreamTarget
 
 _MAX_FIELD_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 1000
-_BUFFER_BYTES: Final = 256 * 1024  # of an answer; up to here a body is handed to the socket in one go
-_IDLE_SECONDS: Final = 60.0
-_NO_CONTENT_TYPE: Final[CIMultiDict[None]] = CIMultiDict({"content-type": None})  # must not be added
 _SERVABLE: Final = range(200, 600)
 
 
@@ -67,12 +59,14 @@ class LastAnswer(Struct, frozen=True):
 class UpstreamResponse:
     """An answer whose head has arrived: iterate over its body as it comes, then `close`."""
 
-    __slots__ = ("_stream", "headers", "status")
+    __slots__ = ("_head", "_rest", "_stream", "headers", "status")
 
     def __init__(self, status: int, headers: Headers, stream: httpx.AsyncByteStream) -> None:
         self.status = status
         self.headers = headers
         self._stream = stream
+        self._rest = aiter(stream)
+        self._head = b""
 
     @property
     def is_event_stream(self) -> bool:
@@ -82,11 +76,23 @@ class UpstreamResponse:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the body's bytes as they arrive; raises UpstreamError when the answer breaks off."""
+        if self._head:
+            head, self._head = self._head, b""
+            yield head
         try:
-            async for data in self._stream:
+            async for data in self._rest:
                 yield data
         except httpx.HTTPError as error:
             raise _explained(error) from error
+
+    async def peek(self) -> bytes:
+        """Return the first bytes of the body as soon as there are any; they are still yielded to who iterates."""
+        if not self._head:
+            try:
+                self._head = await anext(self._rest, b"")
+            except httpx.HTTPError as error:
+                raise _explained(error) from error
+        return self._head
 
     async def read(self) -> bytes:
         """Return the whole body and close."""
@@ -167,8 +173,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """Return the answer as soon as its head is here; raises httpx.TransportError."""
         # Sessions belong to the running loop, so they are made at the first use.
         if self._kept is None:
-            self._kept = _open_session(_Connector(self._links, limit=self._connections))
-        attempt = _Attempt(request.headers.raw, request.extensions["body"])
+            self._kept = _open_session(Connector(self._links, limit=self._connections))
+        attempt = Attempt(request.headers.raw, request.extensions["body"])
         try:
             answer = await _send(self._kept, request, attempt)
         except (aiohttp.ClientError, OSError) as error:
@@ -177,9 +183,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             answer = await self._repeat(request, attempt)
         return httpx.Response(answer.status, headers=cast("Any", answer.raw_headers), stream=_Body(answer, request))
 
-    async def _repeat(self, request: httpx.Request, attempt: _Attempt) -> aiohttp.ClientResponse:
+    async def _repeat(self, request: httpx.Request, attempt: Attempt) -> aiohttp.ClientResponse:
         if self._fresh is None:
-            self._fresh = _open_session(_Connector(self._links, force_close=True))
+            self._fresh = _open_session(Connector(self._links, force_close=True))
         try:
             return await _send(self._fresh, request, attempt)
         except (aiohttp.ClientError, OSError) as error:
@@ -190,128 +196,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         for session in (self._kept, self._fresh):
             if session is not None:
                 await session.close()
-
-
-class _Attempt:
-    """One request on its way: what is sent, over which connection."""
-
-    __slots__ = ("body", "connection", "headers", "is_reused")
-
-    def __init__(self, headers: Headers, body: bytes | AsyncIterable[bytes]) -> None:
-        self.headers = headers
-        self.body = body
-        self.connection: _Connection | None = None
-        self.is_reused = False
-
-    def may_be_repeated(self, error: Exception) -> bool:
-        """Tell whether a kept connection turned out to be closed, and the body is still at hand."""
-        return (
-            isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError))
-            and not isinstance(error, aiohttp.ClientConnectorError)
-            and self.is_reused
-            and self.connection is not None
-            and self.connection.is_silent
-            and isinstance(self.body, bytes)
-        )
-
-    def __bool__(self) -> bool:
-        """Tell aiohttp that there is a body, so that it asks `_Request` about it."""
-        return True
-
-
-class _Connection(ResponseHandler):
-    """A connection that knows whether it served before and whether anything came for the present request."""
-
-    served = 0
-    is_silent = True
-    _link: Link | None = None
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, links: Links) -> None:
-        super().__init__(loop)
-        self._links = links
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._link = self._links.add(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._links.discard(self._link)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self.is_silent = False
-        super().data_received(data)
-
-
-class _Connector(aiohttp.TCPConnector):
-    def __init__(self, links: Links, *, limit: int = 0, force_close: bool = False) -> None:
-        idle = None if force_close else _IDLE_SECONDS
-        super().__init__(limit=limit, force_close=force_close, keepalive_timeout=idle, ttl_dns_cache=30)
-        # aiohttp has no parameter for the class of its connections.
-        self._factory = cast("Any", partial(_Connection, self._loop, links))
-
-
-class _Request(aiohttp.ClientRequest):
-    """A request with the given fields alone, whose small body goes in the same write as its head."""
-
-    def __init__(self, *args: Any, data: _Attempt, **options: Any) -> None:  # noqa: ANN401 - what aiohttp gives
-        self.attempt = data
-        super().__init__(*args, data=data, **options)
-
-    def update_headers(self, headers: object) -> None:  # noqa: ARG002 - aiohttp's own
-        host = self.url.host_port_subcomponent or ""
-        fields = [(as_text(name), as_text(value)) for name, value in self.attempt.headers]
-        self.headers = CIMultiDict([("Host", host), *fields])
-
-    def update_auto_headers(self, skip_auto_headers: object) -> None:  # noqa: ARG002 - aiohttp's own
-        self._skip_auto_headers = _NO_CONTENT_TYPE
-
-    def update_body_from_data(self, body: _Attempt, _stacklevel: int = 3) -> None:
-        data = body.body
-        if not isinstance(data, bytes):
-            super().update_body_from_data(data, _stacklevel)
-        elif len(data) > _BUFFER_BYTES:
-            super().update_body_from_data(_Large(data), _stacklevel)
-        elif data:
-            self.headers["Content-Length"] = str(len(data))
-        else:
-            super().update_body_from_data(None, _stacklevel)
-
-    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        attempt = self.attempt
-        connection = cast("_Connection", conn.protocol)
-        attempt.connection = connection
-        attempt.is_reused = connection.served > 0
-        connection.served += 1
-        connection.is_silent = True
-        transport = connection.transport
-        if self._body is not None or transport is None or transport.is_closing():
-            return await super().send(conn)
-        gathered = Gathered()
-        connection.transport = cast("asyncio.Transport", gathered)
-        try:
-            response = await super().send(conn)
-        finally:
-            connection.transport = transport
-        transport.writelines([*gathered.parts, cast("bytes", attempt.body)])
-        return response
-
-
-class _Large(aiohttp.Payload):
-    """A large body at hand: aiohttp's own class for bytes warns about it and joins it with the head."""
-
-    _autoclose = True
-
-    def __init__(self, value: bytes) -> None:
-        super().__init__(value)
-        self._size = len(value)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return cast("bytes", self._value).decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        writer.send_headers()
-        await writer.write(self._value)
 
 
 class _Body(httpx.AsyncByteStream):
@@ -338,10 +222,10 @@ class _Body(httpx.AsyncByteStream):
 def _open_session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
     session = aiohttp.ClientSession(
         connector=connector,
-        request_class=_Request,
+        request_class=Request,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        read_bufsize=_BUFFER_BYTES,
+        read_bufsize=BUFFER_BYTES,
         max_line_size=_MAX_FIELD_BYTES,
         max_field_size=_MAX_FIELD_BYTES,
         max_headers=_MAX_FIELDS,
@@ -351,7 +235,7 @@ def _open_session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
     return session
 
 
-async def _send(session: aiohttp.ClientSession, request: httpx.Request, attempt: _Attempt) -> aiohttp.ClientResponse:
+async def _send(session: aiohttp.ClientSession, request: httpx.Request, attempt: Attempt) -> aiohttp.ClientResponse:
     target: UpstreamTarget = request.extensions["target"]
     return await session.request(
         request.method,
