@@ -43,6 +43,12 @@ class Means(msgspec.Struct, frozen=True):
     model: str  # of the request
     window_of: Callable[[str], int]  # of a model, in tokens as we count them
 
+    def within(self, tokens: int) -> Means:
+        """Return the means of a request that may have so many tokens at most."""
+        bounds = self.bounds
+        tight = Bounds(min(bounds.trigger_tokens, tokens), tokens, min(bounds.target_tokens, tokens))
+        return msgspec.structs.replace(self, bounds=tight)
+
 
 class Occasion(msgspec.Struct, frozen=True):
     """A request for which a compaction may be due."""

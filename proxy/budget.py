@@ -151,7 +151,8 @@ class Budget:
         return max(1, min(fits, int(refusal.sent_tokens * _HARDER)))
 
     def _is_suspicious(self, upstream: str, model: str, ratio: float) -> bool:
-        return ratio < _SUSPICIOUS * (self._honest.get((upstream, model)) or 1.0)
+        expected = self._honest.get((upstream, model)) or max(1.0, self._calibration.ratio(upstream, model))
+        return ratio < _SUSPICIOUS * expected
 
     def _limit_ratio(self, place: Place) -> float:
         known = self._calibration.limit_ratio(place.upstream, place.model)

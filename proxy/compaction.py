@@ -47,7 +47,14 @@ class Order(msgspec.Struct, frozen=True):
     takes_tools_with_json: bool = False
     facts: frozenset[str] = frozenset()  # what was learnt about this tenant's upstreams
     room_tokens: int | None = None  # what fits at most, by our estimates
+    output_tokens: int = 0  # of the answer that is asked for, as far as the request says
     means: Means | None = None  # for compactions; None: the preset makes none
+    is_retry: bool = False  # the same request was refused a moment ago
+
+    def within(self, tokens: int) -> Order:
+        """Return the order for the retry of a request that was too long: no more than so many tokens."""
+        means = None if self.means is None else self.means.within(tokens)
+        return msgspec.structs.replace(self, room_tokens=tokens, means=means, is_retry=True)
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -225,7 +232,7 @@ class Compactor:
 
 
 def _use(compacted: Compacted) -> SessionUse:
-    order = compacted.order
+    order, counts = compacted.order, not compacted.order.is_retry
     return SessionUse(
         ledger=compacted.ledger.id,
         key=order.identity.session_key,
@@ -233,12 +240,12 @@ def _use(compacted: Compacted) -> SessionUse:
         format="chat",
         preset=order.preset.name,
         messages=compacted.length,
-        received_tokens=compacted.received_tokens,
+        received_tokens=compacted.received_tokens * counts,
         sent_tokens=compacted.sent_tokens,
         edits=compacted.edits,
         compactions=compacted.compactions,
         reads=0,
-        calls=1,
+        calls=int(counts),
     )
 
 

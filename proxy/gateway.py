@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 import time
 from collections.abc import Callable
 
@@ -19,13 +17,14 @@ import structlog
 
 from proxy.access import Provider
 from proxy.breaking import Means
-from proxy.budget import Asking, Budget
+from proxy.budget import Asking, Budget, Sent
 from proxy.compaction import Compacted, Compactor, Order, refusal_fact
+from proxy.complaint import hear
 from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
 from proxy.core.guard import Guard
-from proxy.core.intercept import InterceptOptions, Interceptor, ToolUse
-from proxy.core.ledger import Hidden, HiddenTurn, Learnt
-from proxy.core.rewrite import append_messages
+from proxy.core.intercept import InterceptOptions, Interceptor
+from proxy.core.ledger import Learnt
+from proxy.core.overflow import Overflow
 from proxy.core.stub import STUB_START
 from proxy.core.usage import sum_usage
 from proxy.core.wire.chat_body import read_usage
@@ -33,11 +32,14 @@ from proxy.counting import Counter
 from proxy.directives import choose_preset, session_key
 from proxy.errors import ProxyError, StoreError, error_body
 from proxy.exchange import Exchange, Responder
-from proxy.headers import request_headers, response_headers
+from proxy.headers import response_headers
+from proxy.hidden_rounds import HiddenRounds
+from proxy.lessons import Place, Refusal
 from proxy.outcome import Outcome
 from proxy.presets import Preset
-from proxy.reader import Reader, ReadScope
+from proxy.reader import Reader
 from proxy.room import asked_output
+from proxy.sender import Sender
 from proxy.sessions import Identity
 from proxy.settings import Settings
 from proxy.store.base import Store, StoreOptions
@@ -48,10 +50,6 @@ from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
 log = structlog.get_logger()
 
 _OK = range(200, 300)
-_REFUSAL_STATUSES = frozenset({400, 404, 405, 422, 501})
-_TOOL_WORDS = re.compile(rb"\btools?\b|function call|extra inputs|response mime type", re.IGNORECASE)
-# A history with broken pairs is refused in words about tools, too; sending it without our tool would not help.
-_PAIRING_WORDS = re.compile(rb"tool_call_id|tool_calls|role .{0,3}tool\b", re.IGNORECASE)
 _STUB_START = STUB_START.encode()
 _VETTED_HOSTS = ("openai.com", "openai.azure.com")
 
@@ -95,7 +93,9 @@ class CompactingGateway:
         """Return what was learnt about this tenant's upstreams; the store is asked once."""
         known = self._facts.get(tenant)
         if known is None:
-            known = self._facts[tenant] = frozenset(await self.parts.store.facts(tenant))
+            facts = await self.parts.store.facts(tenant)
+            self.budget.lessons.recall(tenant, facts)
+            known = self._facts[tenant] = frozenset(facts)
         return known
 
     async def learn_refusal(self, compacted: Compacted) -> None:
@@ -104,13 +104,25 @@ class CompactingGateway:
         self._facts[tenant] = self._facts.get(tenant, frozenset()) | {fact}
         try:
             await self.compactor.sessions.append_later(tenant, compacted.ledger, [Learnt(fact)])
-            await self.parts.store.put_fact(tenant, fact, b"1")
+        except StoreError as error:
+            log.warning("fact_not_stored", fact=fact, error=error.message)
+        await self._keep_fact(tenant, fact, b"1")
+
+    async def learn_window(self, place: Place, refusal: Refusal) -> None:
+        """Remember how much did not fit."""
+        fact, value = self.budget.refused(place, refusal)
+        log.info("prompt_too_long", upstream=place.upstream, model=place.model, sent_tokens=refusal.sent_tokens)
+        await self._keep_fact(place.tenant, fact, value)
+
+    async def _keep_fact(self, tenant: str, fact: str, value: bytes) -> None:
+        try:
+            await self.parts.store.put_fact(tenant, fact, value)
         except StoreError as error:
             log.warning("fact_not_stored", fact=fact, error=error.message)
 
 
 class _Job:
-    """One request on its way through the gateway; also does what its turn asks for (`turn.Rounds`)."""
+    """One request on its way through the gateway."""
 
     def __init__(self, gateway: CompactingGateway, exchange: Exchange, responder: Responder) -> None:
         self._gateway = gateway
@@ -119,7 +131,7 @@ class _Job:
         self._responder = responder
         self._compacted: Compacted | None = None
         self._provider: Provider
-        self._sends: Callable[..., UpstreamRequest]
+        self._sender: Sender
         self.outcome = Outcome(body_bytes=len(exchange.body))
 
     async def run(self) -> None:
@@ -135,7 +147,7 @@ class _Job:
             is_loopback=self._exchange.client_is_loopback,
         )
         self._provider = provider
-        self._sends = _Sender(self._exchange, provider, caller).request
+        self._sender = Sender(self._exchange, provider, caller)
         if not preset.policies:
             await self._pass_on(await self._ask(self._exchange.body))
         elif envelope is None:
@@ -149,14 +161,16 @@ class _Job:
         body = self._exchange.body if compacted is None else compacted.body
         readable = self._reader is not None or self._guard is not None or self._wants_stream(envelope)
         response = await self._ask(body, readable=readable)
-        if compacted is None or self._reader is None or response.status not in _REFUSAL_STATUSES:
-            await self._answer(response)
-            return
-        refusal = await response.read()
-        if _TOOL_WORDS.search(refusal) and not _PAIRING_WORDS.search(refusal):
-            await self._try_without_tool(compacted, readable=readable)
-        else:
-            await self._pass_on(response, refusal)
+        await self._answer(response if compacted is None else await self._heeded(compacted, response))
+
+    async def _heeded(self, compacted: Compacted, response: UpstreamResponse) -> UpstreamResponse:
+        """Return the answer to relay: what can be mended is mended and asked for once more."""
+        complaint = await hear(response, compacted.sent_tokens)
+        if complaint.overflow is not None:
+            return await self._try_smaller(compacted, response, complaint.overflow)
+        if complaint.names_tool and self._reader is not None:
+            return await self._try_without_tool(compacted, response)
+        return response
 
     @property
     def _sent(self) -> Compacted | None:
@@ -174,6 +188,12 @@ class _Job:
     def _guard(self) -> Guard | None:
         """The stubs in the request, where there are any."""
         return self._gateway.compactor.guard(self._sent) if self._sent else None
+
+    @property
+    def _rounds(self) -> HiddenRounds | None:
+        if self._compacted is None:
+            return None
+        return HiddenRounds(self._compacted, self._gateway.compactor, self._gateway.reader, self._ask_again)
 
     def _open_envelope(self) -> Envelope | None:
         try:
@@ -197,6 +217,7 @@ class _Job:
                 takes_tools_with_json=provider.target.origin.endswith(_VETTED_HOSTS),
                 facts=await self._gateway.facts_of(caller.tenant),
                 room_tokens=self._gateway.budget.room(self._parts.settings(), preset, origin, model, asking),
+                output_tokens=asking.output.tokens or 0,
                 means=self._means(model, origin, preset, asking),
             )
             self.outcome.compacted = await self._gateway.compactor.compact(order)
@@ -221,28 +242,67 @@ class _Job:
             return None
 
         async def ask(body: bytes) -> UpstreamResponse:
-            return await self._parts.transport.open(self._sends(body, readable=True))
+            return await self._parts.transport.open(self._sender.further(body))
 
         return Means(bounds, ask, model, lambda name: budget.fitting(settings, origin, name))
 
     async def _ask(self, body: bytes, *, readable: bool = False) -> UpstreamResponse:
+        return await self._open(self._sender.first(body, readable=readable))
+
+    async def _ask_again(self, body: bytes) -> UpstreamResponse:
+        return await self._open(self._sender.further(body))
+
+    async def _open(self, request: UpstreamRequest) -> UpstreamResponse:
         began = time.perf_counter()
-        response = await self._parts.transport.open(self._sends(body, readable=readable))
+        response = await self._parts.transport.open(request)
         self.outcome.upstream_seconds += time.perf_counter() - began
         return response
 
-    async def _try_without_tool(self, compacted: Compacted, *, readable: bool) -> None:
+    async def _try_without_tool(self, compacted: Compacted, refused: UpstreamResponse) -> UpstreamResponse:
         """Send the client's own body to an upstream that does not take the reading tool, and remember that."""
-        response = await self._ask(self._exchange.body, readable=readable)
+        await refused.close()
+        response = await self._ask_again(self._exchange.body)
         self.outcome.bypassed = "tool_refused"
         if response.status in _OK:
             await self._gateway.learn_refusal(compacted)
-        await self._answer(response)
+        return response
+
+    async def _try_smaller(
+        self, refused: Compacted, response: UpstreamResponse, overflow: Overflow
+    ) -> UpstreamResponse:
+        """Compact harder a prompt that was too long and ask again; where that is in vain, the refusal stands."""
+        place = self._place(refused)
+        refusal = Refusal(overflow, refused.sent_tokens, refused.order.output_tokens)
+        await self._gateway.learn_window(place, refusal)
+        room = self._gateway.budget.retry_room(self._parts.settings(), refused.order.preset, place, refusal)
+        if self._sent is None or room is None:
+            return response
+        smaller = await self._compact_again(refused, room)
+        if smaller is None or len(smaller.body) >= len(refused.body):
+            return response
+        second = await self._ask_again(smaller.body)
+        complaint = await hear(second, smaller.sent_tokens)
+        if complaint.overflow is not None:
+            again = Refusal(complaint.overflow, smaller.sent_tokens, refused.order.output_tokens)
+            await self._gateway.learn_window(place, again)
+            await second.close()
+            return response
+        await response.close()
+        self._compacted = self.outcome.compacted = smaller
+        return second
+
+    async def _compact_again(self, refused: Compacted, room_tokens: int) -> Compacted | None:
+        try:
+            return await self._gateway.compactor.compact(refused.order.within(room_tokens))
+        except Exception:
+            # The refusal is an answer, too, and better than none.
+            log.exception("retry_impossible")
+            return None
 
     async def _answer(self, response: UpstreamResponse) -> None:
         """Relay an answer of the first round, through the interceptor where there is something to read or to splice."""
         guard = self._guard
-        if response.status not in _OK or not (response.is_event_stream or self._reader or guard):
+        if response.status not in _OK or not (response.is_event_stream or self._sent):
             await self._pass_on(response)
             return
         options = InterceptOptions(
@@ -254,7 +314,7 @@ class _Job:
             guard=guard,
             salt=self._compacted.ledger.id.encode() if self._compacted else b"",
         )
-        turn = Turn(Interceptor(options), self, self._responder)
+        turn = Turn(Interceptor(options), self._rounds, self._responder)
         headers = [*response_headers(response.headers, response.status), *self.outcome.headers()]
         if response.is_event_stream:
             seconds = self._parts.settings().server.keepalive_seconds
@@ -264,36 +324,40 @@ class _Job:
             if not self._is_ours(body, guard):
                 await self._responder.start(response.status, headers)
                 await self._responder.finish(body)
-                self._learn(sum_usage([read_usage(body)]))
+                await self._learn(sum_usage([read_usage(body)]))
                 return
             await turn.whole(response.status, body, headers)
         if self._compacted is not None:
-            self._account(self._compacted, turn.summary)
+            await self._account(self._compacted, turn.summary)
 
     def _is_ours(self, body: bytes, guard: Guard | None) -> bool:
         """Say whether a whole answer may hold a call or a stub of ours; most do not, and need not be taken apart."""
         has_call = self._reader is not None and self._reader.encode() in body
         return has_call or (guard is not None and _STUB_START in body) or b"\\u" in body
 
-    def _account(self, compacted: Compacted, summary: Summary) -> None:
+    async def _account(self, compacted: Compacted, summary: Summary) -> None:
         """Add what the turn came to to the session, and compare our estimate with what was reported."""
         if summary.reads:
             self._gateway.compactor.note_reads(compacted, summary.reads)
         elif summary.finished is not None:
-            self._learn(summary.finished.usage)
+            await self._learn(summary.finished.usage)
 
-    def _learn(self, usage: dict[str, object] | None) -> None:
-        if self._compacted is not None:
-            origin, model = self._provider.target.origin, self._compacted.situation.model
-            self._gateway.budget.learn(origin, model, self._compacted.sent_tokens, usage)
+    async def _learn(self, usage: dict[str, object] | None) -> None:
+        """Compare our estimate with what was reported; a report that is far too low is looked into."""
+        compacted = self._compacted
+        if compacted is None:
+            return
+        budget, place, sent = self._gateway.budget, self._place(compacted), compacted.sent_tokens
+        if budget.learn(place.upstream, place.model, sent, usage):
+            await budget.examine(self._parts.counter, place, Sent(compacted.body, sent), usage)
 
-    async def _pass_on(self, response: UpstreamResponse, body: bytes | None = None) -> None:
-        """Relay an answer byte for byte: as it comes, or the body that was read already."""
+    def _place(self, compacted: Compacted) -> Place:
+        return Place(compacted.order.identity.tenant, self._provider.target.origin, compacted.situation.model)
+
+    async def _pass_on(self, response: UpstreamResponse) -> None:
+        """Relay an answer byte for byte, as it comes."""
         headers = response_headers(response.headers, response.status)
         await self._responder.start(response.status, [*headers, *self.outcome.headers()])
-        if body is not None:
-            await self._responder.finish(body)
-            return
         try:
             async for data in response:
                 await self._responder.send(data)
@@ -309,63 +373,6 @@ class _Job:
             return False
         options = self._compacted.order.envelope.value("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
-
-    async def open(self, messages: tuple[bytes, ...], *, with_tool: bool) -> UpstreamResponse:
-        """Open a hidden round: the same request with these messages behind its own."""
-        compacted = self._required()
-        body = compacted.body if with_tool else self._gateway.compactor.without_tool(compacted)
-        return await self._ask(append_messages(open_envelope(body), messages), readable=True)
-
-    async def answer(self, uses: tuple[ToolUse, ...]) -> tuple[str, ...]:
-        """Answer calls of the reading tool."""
-        compacted = self._required()
-        scope = ReadScope(
-            tenant=compacted.order.identity.tenant,
-            ledger=compacted.ledger,
-            history=compacted.history,
-            plan=compacted.plan,
-            read_tokens=compacted.order.preset.read_tokens,
-        )
-        return tuple(await asyncio.gather(*(self._gateway.reader.answer(use, scope) for use in uses)))
-
-    async def remember(self, turn: HiddenTurn) -> None:
-        """Write a hidden turn into the ledger; without it the next request loses a cached prefix, and no more."""
-        compacted = self._required()
-        match = self._gateway.compactor.messages.match_of(turn.visible)
-        entry = Hidden(position=compacted.length, match=match, turn=turn)
-        try:
-            await self._gateway.compactor.sessions.append_later(
-                compacted.order.identity.tenant, compacted.ledger, [entry]
-            )
-        except StoreError as error:
-            log.warning("hidden_turn_not_stored", error=error.message)
-
-    def _required(self) -> Compacted:
-        if self._compacted is None:
-            raise AssertionError("only a compacted request has hidden rounds")
-        return self._compacted
-
-
-class _Sender:
-    """Makes the upstream requests of one exchange."""
-
-    def __init__(self, exchange: Exchange, provider: Provider, caller: Caller) -> None:
-        self._exchange = exchange
-        self._target = provider.target
-        self._caller = caller
-
-    def request(self, body: bytes, *, readable: bool) -> UpstreamRequest:
-        """Return a request; `readable` asks for an answer without a content coding."""
-        is_changed = body is not self._exchange.body
-        headers = request_headers(self._exchange.headers, changed=is_changed, readable=readable)
-        return UpstreamRequest(
-            target=self._target,
-            method=self._exchange.method,
-            path=self._exchange.path,
-            headers=[*headers, *self._caller.credential],
-            raw_query=self._exchange.raw_query,
-            body=body,
-        )
 
 
 def _model(envelope: Envelope) -> str:

@@ -74,7 +74,8 @@ class Summary(msgspec.Struct):
 class Turn:
     """Runs the interceptor over one client turn."""
 
-    def __init__(self, machine: Interceptor, rounds: Rounds, responder: Responder) -> None:
+    def __init__(self, machine: Interceptor, rounds: Rounds | None, responder: Responder) -> None:
+        """Without `rounds` the machine must have no tool to be called."""
         self._machine = machine
         self._rounds = rounds
         self._responder = responder
@@ -160,9 +161,15 @@ class Turn:
         await self._perform(self._machine.receive(event))
         return None
 
+    @property
+    def _hidden(self) -> Rounds:
+        if self._rounds is None:
+            raise AssertionError("only a compacted request has hidden rounds")
+        return self._rounds
+
     async def _open(self, reopen: Reopen) -> UpstreamResponse:
         self.summary.rounds += 1
-        return await self._rounds.open(reopen.messages, with_tool=reopen.tool)
+        return await self._hidden.open(reopen.messages, with_tool=reopen.tool)
 
     async def _perform(self, commands: Iterable[Command]) -> None:
         for command in commands:
@@ -176,12 +183,12 @@ class Turn:
         match command:
             case Read(calls):
                 self.summary.reads += len(calls)
-                answers = await self._rounds.answer(calls)
+                answers = await self._hidden.answer(calls)
                 await self._perform(self._machine.receive(Answered(answers)))
             case Reopen():
                 self._reopen = command
             case Remember(turn):
-                await self._rounds.remember(turn)
+                await self._hidden.remember(turn)
             case Refuse():
                 self._refusal = command
             case CloseUpstream():

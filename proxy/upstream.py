@@ -15,8 +15,9 @@ its place. What holds here, against aiohttp's habits, and is tested:
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import lru_cache, partial
 from typing import Any, Final, cast
 
@@ -59,14 +60,15 @@ class LastAnswer(Struct, frozen=True):
 class UpstreamResponse:
     """An answer whose head has arrived: iterate over its body as it comes, then `close`."""
 
-    __slots__ = ("_head", "_rest", "_stream", "headers", "status")
+    __slots__ = ("_body", "_head", "_next", "_stream", "headers", "status")
 
     def __init__(self, status: int, headers: Headers, stream: httpx.AsyncByteStream) -> None:
         self.status = status
         self.headers = headers
         self._stream = stream
-        self._rest = aiter(stream)
-        self._head = b""
+        self._body = aiter(stream)
+        self._head = b""  # read ahead
+        self._next: asyncio.Future[bytes] | None = None  # being read ahead
 
     @property
     def is_event_stream(self) -> bool:
@@ -80,18 +82,45 @@ class UpstreamResponse:
             head, self._head = self._head, b""
             yield head
         try:
-            async for data in self._rest:
+            if self._next is not None and (data := await self._next):
+                yield data
+            async for data in self._body:
                 yield data
         except httpx.HTTPError as error:
             raise _explained(error) from error
 
-    async def peek(self) -> bytes:
-        """Return the first bytes of the body as soon as there are any; they are still yielded to who iterates."""
-        if not self._head:
+    async def peek(self, is_enough: Callable[[bytes], bool], seconds: float) -> bytes:
+        """Read until this is enough of the body, it ends, or so long; all of it is still yielded to who iterates.
+
+        Never raises: an answer that breaks off does so for who iterates. Whoever gives up waiting closes it.
+        """
+        deadline = time.monotonic() + seconds
+        while not is_enough(self._head):
+            self._next = self._next or asyncio.ensure_future(_next(self._body))
             try:
-                self._head = await anext(self._rest, b"")
-            except httpx.HTTPError as error:
-                raise _explained(error) from error
+                await asyncio.wait({self._next}, timeout=max(0.0, deadline - time.monotonic()))
+            except asyncio.CancelledError:
+                await self.close()
+                raise
+            if not self._next.done() or self._next.exception() or not self._next.result():
+                break
+            self._head += self._next.result()
+            self._next = None
+        return self._head
+
+    async def hold(self) -> bytes:
+        """Read the whole body, which is still yielded to who iterates; as `peek` does in all else."""
+        pieces = [self._head]
+        try:
+            async for data in self._body:
+                pieces.append(data)  # noqa: PERF401 - what came before a fault counts
+        except httpx.HTTPError as error:
+            self._next = asyncio.get_running_loop().create_future()
+            self._next.set_exception(error)
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        self._head = b"".join(pieces)
         return self._head
 
     async def read(self) -> bytes:
@@ -103,7 +132,14 @@ class UpstreamResponse:
 
     async def close(self) -> None:
         """Let go of the connection: it is kept if the answer is complete, else closed. May be repeated."""
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
         await self._stream.aclose()
+
+
+async def _next(body: AsyncIterator[bytes]) -> bytes:
+    return await anext(body, b"")
 
 
 class Transport:
