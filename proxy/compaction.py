@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from proxy.breaking import Breaks, Means, Occasion
+from proxy.breaking import Breaks
 from proxy.core.breaks import Breaker
 from proxy.core.envelope import Envelope
 from proxy.core.guard import Guard
@@ -25,9 +25,12 @@ from proxy.core.wire.chat import ChatAdapter
 from proxy.core.wire.chat_tools import ChatTools, Situation, choose_name, look_at
 from proxy.counting import Counter
 from proxy.errors import Conflict, Full
+from proxy.narration import Narrator
+from proxy.occasion import Means, Occasion
 from proxy.presets import Preset
 from proxy.sessions import Identity, Known, Sessions
 from proxy.store.base import Clock, Recorded, SessionUse, Store, StoreOptions
+from proxy.summarise import SummaryNeed
 from proxy.upkeep import Upkeep, original_of
 
 _MOST_RACES = 4
@@ -69,6 +72,7 @@ class Compacted(msgspec.Struct, frozen=True):
     body: bytes
     received_tokens: int
     sent_tokens: int
+    need: SummaryNeed | None = None  # a narrative to be written when the answer has ended
 
     @property
     def edits(self) -> int:
@@ -105,7 +109,8 @@ class Compactor:
         self._planner = Planner(self.adapter, secret, stubs)
         breaker = Breaker(self.adapter, self._planner, stubs, secret)
         self._breaker = breaker
-        self._breaks = Breaks(breaker, self.adapter, counter, self.sessions)
+        self._narrator = Narrator(self.adapter, counter, self.sessions)
+        self._breaks = Breaks(breaker, self.adapter, counter, self._narrator)
         self._rewriter = Rewriter(self.adapter, ChatTools(), stubs, breaker.render)
 
     async def compact(self, order: Order) -> Compacted:
@@ -117,7 +122,7 @@ class Compactor:
         for _ in range(_MOST_RACES):
             known = await self.sessions.recognise(order.identity, history, contested)
             try:
-                plan, ledger = await self._decide(order, history, known, situation)
+                plan, ledger, need = await self._decide(order, history, known, situation)
             except Conflict as conflict:
                 contested = await self.sessions.reload(order.identity.tenant, known.recognition.ledger.id)
                 lost = conflict
@@ -128,9 +133,18 @@ class Compactor:
         await self._upkeep.renew(order.identity.tenant, ledger, history, plan.stubs)
         body = envelope.body if order.preset.shadow else self._rewriter.rewrite(envelope, history, plan)
         received, sent = self._sizes(envelope, history, plan)
-        compacted = Compacted(order, history, known, plan, ledger, situation, body, received, sent)
+        compacted = Compacted(order, history, known, plan, ledger, situation, body, received, sent, need)
         self._note(compacted)
         return compacted
+
+    def begin_narrative(self, compacted: Compacted) -> None:
+        """Have the narrative written that this request calls for, if any; to be called when its answer has ended."""
+        if compacted.need is not None and compacted.order.means is not None:
+            self._narrator.begin(compacted.need, compacted.order.means.ask, compacted.body)
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        await self._narrator.close()
 
     def without_tool(self, compacted: Compacted) -> bytes:
         """Return the same body without the reading tool, whose rounds are used up; its stubs promise no reading."""
@@ -144,20 +158,23 @@ class Compactor:
             return None
         return self._rewriter.guard(compacted.history, compacted.plan)
 
-    async def _decide(self, order: Order, history: History, known: Known, situation: Situation) -> tuple[Plan, Ledger]:
+    async def _decide(
+        self, order: Order, history: History, known: Known, situation: Situation
+    ) -> tuple[Plan, Ledger, SummaryNeed | None]:
         tenant = order.identity.tenant
         terms = _terms(order, known.recognition.ledger, situation)
         await self._count_large(history, known, terms)
-        plan = self._planner.plan(history, known.recognition, known.root, terms)
+        plan, need = self._planner.plan(history, known.recognition, known.root, terms), None
         if order.means is not None and terms.reader is not None and terms.may_offload:
             occasion = Occasion(history, known, order.envelope, order.preset, order.means, terms.reader)
-            plan = await self._breaks.plan(plan, occasion)
+            decision = await self._breaks.plan(plan, occasion)
+            plan, need = decision.plan, decision.need
         if plan.fresh:
             plan = await self._keep_originals(tenant, plan, history, known, terms)
         ledger = known.recognition.ledger
         if plan.entries or ledger.stored < ledger.version:
             ledger = await self.sessions.append(tenant, ledger, plan.entries, known.marks)
-        return plan, ledger
+        return plan, ledger, need
 
     async def _keep_originals(self, tenant: str, plan: Plan, history: History, known: Known, terms: Terms) -> Plan:
         """Have originals confirmed; where the store refuses some, plan again without these."""

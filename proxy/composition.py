@@ -95,7 +95,7 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
     counter.warm()
     try:
         secret = await _secret(settings, store)
-        transport = Transport()
+        transport, questions = Transport(), Transport()  # health is told by what serves clients
         parts = GatewayParts(
             settings=lambda: in_force.settings,
             provider=in_force.provider,
@@ -103,11 +103,13 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
             store_options=options,
             secret=secret,
             transport=transport,
+            questions=questions,
             counter=counter,
         )
+        gateway = CompactingGateway(parts)
         app = create_app(
             AppParts(
-                gateway=CompactingGateway(parts),
+                gateway=gateway,
                 access=PassThrough(in_force.provider),
                 transport=transport,
                 store=store,
@@ -116,7 +118,11 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
                 handlers=control_handlers(store, secret, lambda: in_force.settings),
             )
         )
-        yield Service(app, vitals, in_force)
+        try:
+            yield Service(app, vitals, in_force)
+        finally:
+            await gateway.close()
+            await questions.close()
     finally:
         await store.close()
 

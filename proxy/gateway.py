@@ -16,14 +16,12 @@ import msgspec
 import structlog
 
 from proxy.access import Provider
-from proxy.breaking import Means
-from proxy.budget import Asking, Budget, Sent
-from proxy.compaction import Compacted, Compactor, Order, refusal_fact
+from proxy.budget import Asking, Sent
+from proxy.compaction import Compacted, Compactor, Order
 from proxy.complaint import hear
 from proxy.core.envelope import Envelope, NotAnEnvelope, open_envelope
 from proxy.core.guard import Guard
 from proxy.core.intercept import InterceptOptions, Interceptor
-from proxy.core.ledger import Learnt
 from proxy.core.overflow import Overflow
 from proxy.core.stub import STUB_START
 from proxy.core.usage import sum_usage
@@ -32,9 +30,11 @@ from proxy.counting import Counter
 from proxy.directives import choose_preset, session_key
 from proxy.errors import ProxyError, StoreError, error_body
 from proxy.exchange import Exchange, Responder
+from proxy.experience import Experience
 from proxy.headers import response_headers
 from proxy.hidden_rounds import HiddenRounds
 from proxy.lessons import Place, Refusal
+from proxy.occasion import Means
 from proxy.outcome import Outcome
 from proxy.presets import Preset
 from proxy.reader import Reader
@@ -63,6 +63,7 @@ class Parts(msgspec.Struct, frozen=True):
     store_options: StoreOptions
     secret: bytes
     transport: Transport
+    questions: Transport  # for what is asked of upstreams about themselves
     counter: Counter
 
 
@@ -73,8 +74,12 @@ class CompactingGateway:
         self.parts = parts
         self.compactor = Compactor(parts.store, parts.secret, parts.counter, parts.store_options)
         self.reader = Reader(parts.store, self.compactor.adapter, parts.counter)
-        self.budget = Budget()
-        self._facts: dict[str, frozenset[str]] = {}
+        self.experience = Experience(self.compactor.sessions, parts.counter, parts.questions)
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        await self.experience.close()
+        await self.compactor.close()
 
     async def handle(self, exchange: Exchange, responder: Responder) -> None:
         """Serve one chat request."""
@@ -89,43 +94,13 @@ class CompactingGateway:
             await responder.start(error.status, [*head, *job.outcome.headers()])
             await responder.finish(body)
 
-    async def facts_of(self, tenant: str) -> frozenset[str]:
-        """Return what was learnt about this tenant's upstreams; the store is asked once."""
-        known = self._facts.get(tenant)
-        if known is None:
-            facts = await self.parts.store.facts(tenant)
-            self.budget.lessons.recall(tenant, facts)
-            known = self._facts[tenant] = frozenset(facts)
-        return known
-
-    async def learn_refusal(self, compacted: Compacted) -> None:
-        """Remember that the reading tool is refused: in this session's ledger, and for the tenant's other sessions."""
-        tenant, fact = compacted.order.identity.tenant, refusal_fact(compacted.situation)
-        self._facts[tenant] = self._facts.get(tenant, frozenset()) | {fact}
-        try:
-            await self.compactor.sessions.append_later(tenant, compacted.ledger, [Learnt(fact)])
-        except StoreError as error:
-            log.warning("fact_not_stored", fact=fact, error=error.message)
-        await self._keep_fact(tenant, fact, b"1")
-
-    async def learn_window(self, place: Place, refusal: Refusal) -> None:
-        """Remember how much did not fit."""
-        fact, value = self.budget.refused(place, refusal)
-        log.info("prompt_too_long", upstream=place.upstream, model=place.model, sent_tokens=refusal.sent_tokens)
-        await self._keep_fact(place.tenant, fact, value)
-
-    async def _keep_fact(self, tenant: str, fact: str, value: bytes) -> None:
-        try:
-            await self.parts.store.put_fact(tenant, fact, value)
-        except StoreError as error:
-            log.warning("fact_not_stored", fact=fact, error=error.message)
-
 
 class _Job:
     """One request on its way through the gateway."""
 
     def __init__(self, gateway: CompactingGateway, exchange: Exchange, responder: Responder) -> None:
         self._gateway = gateway
+        self._experience = gateway.experience
         self._parts = gateway.parts
         self._exchange = exchange
         self._responder = responder
@@ -161,7 +136,10 @@ class _Job:
         body = self._exchange.body if compacted is None else compacted.body
         readable = self._reader is not None or self._guard is not None or self._wants_stream(envelope)
         response = await self._ask(body, readable=readable)
-        await self._answer(response if compacted is None else await self._heeded(compacted, response))
+        response = response if compacted is None else await self._heeded(compacted, response)
+        await self._answer(response)
+        if self._sent is not None and response.status in _OK:
+            self._gateway.compactor.begin_narrative(self._sent)
 
     async def _heeded(self, compacted: Compacted, response: UpstreamResponse) -> UpstreamResponse:
         """Return the answer to relay: what can be mended is mended and asked for once more."""
@@ -215,8 +193,8 @@ class _Job:
                 envelope=envelope,
                 preset=preset,
                 takes_tools_with_json=provider.target.origin.endswith(_VETTED_HOSTS),
-                facts=await self._gateway.facts_of(caller.tenant),
-                room_tokens=self._gateway.budget.room(self._parts.settings(), preset, origin, model, asking),
+                facts=await self._experience.facts_of(caller.tenant),
+                room_tokens=self._experience.budget.room(self._parts.settings(), preset, origin, model, asking),
                 output_tokens=asking.output.tokens or 0,
                 means=self._means(model, origin, preset, asking),
             )
@@ -236,15 +214,19 @@ class _Job:
 
     def _means(self, model: str, origin: str, preset: Preset, asking: Asking) -> Means | None:
         """Return what compactions of this request go by; None where the preset makes none."""
-        settings, budget = self._parts.settings(), self._gateway.budget
+        settings, budget = self._parts.settings(), self._experience.budget
         bounds = budget.bounds(settings, preset, origin, model, asking)
         if bounds is None:
             return None
 
-        async def ask(body: bytes) -> UpstreamResponse:
-            return await self._parts.transport.open(self._sender.further(body))
+        async def ask(body: bytes, wanted: str) -> UpstreamResponse:
+            sender = self._sender if wanted == model else self._sender.towards(self._parts.provider(wanted))
+            return await self._parts.transport.open(sender.further(body))
 
-        return Means(bounds, ask, model, lambda name: budget.fitting(settings, origin, name))
+        def window_of(wanted: str) -> int:
+            return budget.fitting(settings, self._parts.provider(wanted).target.origin, wanted)
+
+        return Means(bounds, ask, model, window_of)
 
     async def _ask(self, body: bytes, *, readable: bool = False) -> UpstreamResponse:
         return await self._open(self._sender.first(body, readable=readable))
@@ -256,6 +238,10 @@ class _Job:
         began = time.perf_counter()
         response = await self._parts.transport.open(request)
         self.outcome.upstream_seconds += time.perf_counter() - began
+        if self._compacted is not None and response.status in _OK:
+            model = self._compacted.situation.model
+            if self._parts.settings().window_for(model) is None:
+                self._experience.served(request, model)
         return response
 
     async def _try_without_tool(self, compacted: Compacted, refused: UpstreamResponse) -> UpstreamResponse:
@@ -264,7 +250,7 @@ class _Job:
         response = await self._ask_again(self._exchange.body)
         self.outcome.bypassed = "tool_refused"
         if response.status in _OK:
-            await self._gateway.learn_refusal(compacted)
+            await self._experience.refuses_tool(compacted)
         return response
 
     async def _try_smaller(
@@ -273,8 +259,8 @@ class _Job:
         """Compact harder a prompt that was too long and ask again; where that is in vain, the refusal stands."""
         place = self._place(refused)
         refusal = Refusal(overflow, refused.sent_tokens, refused.order.output_tokens)
-        await self._gateway.learn_window(place, refusal)
-        room = self._gateway.budget.retry_room(self._parts.settings(), refused.order.preset, place, refusal)
+        await self._experience.refuses_length(place, refusal)
+        room = self._experience.budget.retry_room(self._parts.settings(), refused.order.preset, place, refusal)
         if self._sent is None or room is None:
             return response
         smaller = await self._compact_again(refused, room)
@@ -284,7 +270,7 @@ class _Job:
         complaint = await hear(second, smaller.sent_tokens)
         if complaint.overflow is not None:
             again = Refusal(complaint.overflow, smaller.sent_tokens, refused.order.output_tokens)
-            await self._gateway.learn_window(place, again)
+            await self._experience.refuses_length(place, again)
             await second.close()
             return response
         await response.close()
@@ -343,13 +329,10 @@ class _Job:
             await self._learn(summary.finished.usage)
 
     async def _learn(self, usage: dict[str, object] | None) -> None:
-        """Compare our estimate with what was reported; a report that is far too low is looked into."""
         compacted = self._compacted
-        if compacted is None:
-            return
-        budget, place, sent = self._gateway.budget, self._place(compacted), compacted.sent_tokens
-        if budget.learn(place.upstream, place.model, sent, usage):
-            await budget.examine(self._parts.counter, place, Sent(compacted.body, sent), usage)
+        if compacted is not None:
+            sent = Sent(compacted.body, compacted.sent_tokens)
+            await self._experience.reported(self._place(compacted), sent, usage)
 
     def _place(self, compacted: Compacted) -> Place:
         return Place(compacted.order.identity.tenant, self._provider.target.origin, compacted.situation.model)

@@ -7,7 +7,7 @@ from typing import Final
 from proxy.access import Provider
 from proxy.exchange import Exchange
 from proxy.headers import Headers, request_headers
-from proxy.tenants import Caller
+from proxy.tenants import CREDENTIAL_HEADERS, Caller, bearer
 from proxy.upstream import UpstreamRequest
 
 # They stand for the client's request; one of ours under the same key would get that one's answer, or a refusal.
@@ -20,7 +20,13 @@ class Sender:
     def __init__(self, exchange: Exchange, provider: Provider, caller: Caller) -> None:
         self._exchange = exchange
         self._provider = provider
-        self._credential = caller.credential
+        self._caller = caller
+
+    def towards(self, provider: Provider) -> Sender:
+        """Return the sender of requests to another model's upstream, with that one's key where it has one."""
+        if provider.target.origin == self._provider.target.origin or provider.api_key is None:
+            return Sender(self._exchange, provider, self._caller)
+        return Sender(self._exchange, provider, Caller(self._caller.tenant, (bearer(provider.api_key),)))
 
     def first(self, body: bytes, *, readable: bool) -> UpstreamRequest:
         """Return the request that the client asked for; `readable` asks for an answer without a content coding."""
@@ -32,7 +38,10 @@ class Sender:
 
     def _headers(self, body: bytes, *, readable: bool) -> Headers:
         changed = body is not self._exchange.body
-        return [*request_headers(self._exchange.headers, changed=changed, readable=readable), *self._credential]
+        headers = request_headers(self._exchange.headers, changed=changed, readable=readable)
+        if self._caller.credential:
+            headers = [pair for pair in headers if pair[0] not in CREDENTIAL_HEADERS]
+        return [*headers, *self._caller.credential]
 
     def _request(self, body: bytes, headers: Headers) -> UpstreamRequest:
         return UpstreamRequest(

@@ -36,7 +36,12 @@ def identify(headers: Headers, secret: bytes, api_key: str | None, *, is_loopbac
             "no credential: send your provider's key as 'Authorization: Bearer …'; "
             "the key configured for the gateway serves local clients alone"
         )
-    return Caller(ANONYMOUS, ((b"authorization", b"Bearer " + api_key.encode()),))
+    return Caller(ANONYMOUS, (bearer(api_key),))
+
+
+def bearer(api_key: str) -> tuple[bytes, bytes]:
+    """Return the header that presents a key to an upstream."""
+    return b"authorization", b"Bearer " + api_key.encode()
 
 
 def tenant_of(credential: bytes, secret: bytes) -> str:

@@ -13,11 +13,11 @@ import pytest
 from policies.offload_results import OffloadResults
 from policies.summarise_history import SummariseHistory
 from policies.truncate_inputs import TruncateInputs
-from proxy.breaking import Means
 from proxy.compaction import Compacted
 from proxy.core.compaction import Bounds
 from proxy.core.wire.chat_tools import TOOL_NAME
 from proxy.errors import Unreachable
+from proxy.occasion import Means
 from proxy.presets import Preset
 from proxy.upstream import UpstreamResponse
 from tests.core.test_breaks import has_pairs
@@ -61,7 +61,7 @@ class Writer:
         self.asked: list[Any] = []
         self._answer = answer
 
-    async def __call__(self, body: bytes) -> UpstreamResponse:
+    async def __call__(self, body: bytes, model: str) -> UpstreamResponse:
         """Take a request."""
         self.asked.append(json.loads(body))
         return await self._answer()
@@ -99,7 +99,9 @@ async def compact(
     """Compact a request."""
     means = Means(bounds, writer, "m", lambda _: 128_000)
     order = msgspec.structs.replace(desk.order(messages), preset=chosen, means=means)
-    return await desk.compactor.compact(order)
+    compacted = await desk.compactor.compact(order)
+    desk.compactor.begin_narrative(compacted)  # as when its answer has ended
+    return compacted
 
 
 def block(compacted: Compacted) -> str:
@@ -173,7 +175,10 @@ async def test_a_summary_is_written_in_the_background_and_used_when_it_is_there(
     used = await compact(desk, talk(63), chosen, writer)
     assert "Go on counting." in block(used)
     assert (used.compactions, len(writer.asked)) == (1, 1)
-    assert "tools" not in writer.asked[0]
+    live = msgspec.json.decode(raw.body)
+    assert writer.asked[0]["messages"][:-1] == live["messages"][:-1]
+    assert writer.asked[0]["messages"][-1]["content"].startswith(live["messages"][-1]["content"] + "\n\n")
+    assert writer.asked[0]["tools"] == live["tools"]
     again = await compact(desk, talk(64), chosen, writer)
     assert block(again) == block(used)
 

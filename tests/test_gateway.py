@@ -101,6 +101,7 @@ class Place:
             store_options=options,
             secret=b"s" * 32,
             transport=Transport(httpx.MockTransport(self._reply)),
+            questions=Transport(httpx.MockTransport(lambda _: httpx.Response(404))),
             counter=COUNTER,
         )
         self.gateway = CompactingGateway(parts)

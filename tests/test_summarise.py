@@ -11,10 +11,12 @@ import httpx
 import msgspec
 import pytest
 
+from proxy.core.history import digest
+from proxy.core.narrative import NARRATIVE_TOKENS, transcript_instruction
 from proxy.counting import Counter
 from proxy.errors import Unreachable, UpstreamError
 from proxy.headers import Headers
-from proxy.summarise import INSTRUCTIONS, NARRATIVE_TOKENS, Summariser, SummaryNeed, read_answer
+from proxy.summarise import Reply, Spent, Summariser, SummaryNeed, read_reply
 from proxy.upstream import UpstreamResponse
 from tests.fakes.upstream import chunks, completion
 
@@ -77,7 +79,9 @@ def delta(**fields: object) -> dict[str, object]:
 
 def need(*pieces: str, **fields: Any) -> SummaryNeed:
     """A span to be told."""
-    whole = SummaryNeed("t", "ses", 0, 9, "", pieces or SPAN, "m", 100_000)
+    told = fields.pop("pieces", pieces or SPAN)
+    span = digest(*(text.encode("utf-8", "surrogatepass") for text in told))
+    whole = SummaryNeed("t", "ses", 0, 9, "", span, lambda: told, "", "m", 100_000)
     return msgspec.structs.replace(whole, **fields)
 
 
@@ -90,9 +94,10 @@ class Model:
         self.free = asyncio.Event()
         self.free.set()
 
-    async def ask(self, body: bytes) -> UpstreamResponse:
+    async def ask(self, body: bytes, model: str) -> UpstreamResponse:
         """Give the next answer."""
         self.bodies.append(json.loads(body))
+        assert self.bodies[-1]["model"] == model
         await self.free.wait()
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
@@ -116,7 +121,8 @@ class Desk:
         """Have a span told and wait for it."""
         task = self.summariser.begin(wanted or need(), model.ask)
         assert task is not None, "an earlier failure is too fresh"
-        return await task
+        told = await task
+        return told.text if told else None
 
 
 def quoted(told: str) -> str:
@@ -135,7 +141,7 @@ async def test_a_span_is_told_by_the_model() -> None:
     assert set(body) == {"model", "messages", "stream"}
     assert (body["model"], body["stream"]) == ("m", True)
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
-    assert body["messages"][0]["content"] == INSTRUCTIONS
+    assert body["messages"][0]["content"] == transcript_instruction(None)
     assert quoted(model.told[0]) == "\n".join(SPAN)
     assert "The record so far" not in model.told[0]
 
@@ -153,7 +159,8 @@ async def test_a_span_is_told_once_for_all_who_wait() -> None:
     assert first is not None
     assert len({first, *others}) == 4
     model.free.set()
-    assert [await task for task in (first, *others) if task is not None] == [GOOD] * 4
+    tasks = [task for task in (first, *others) if task is not None]
+    assert [told.text for task in tasks if (told := await task)] == [GOOD] * 4
     assert len(model.bodies) == 4
     assert await desk.write(model) == GOOD
     assert len(model.bodies) == 4
@@ -167,7 +174,9 @@ async def test_who_stops_waiting_does_not_stop_the_others() -> None:
     assert task is not None
     await asyncio.wait({task}, timeout=0.001)
     model.free.set()
-    assert await task == GOOD
+    told = await task
+    assert told is not None
+    assert told.text == GOOD
 
 
 async def test_a_failure_is_remembered_for_a_minute() -> None:
@@ -217,7 +226,7 @@ async def test_a_cancelled_task_is_a_failure() -> None:
         (lambda: said(GOOD + "\n<|im_start|>"), 2),
         (lambda: said("## Intent\n\n## Decisions\nSee src/made_up.py."), 2),
         (lambda: said("word " * (NARRATIVE_TOKENS + 1)), 2),
-        (lambda: said("\n".join(["many a line"] * 200)), 1),
+        (lambda: said("\n".join(["many a line"] * 200)), 2),
         (lambda: stream(*chunks("##"), delta(tool_calls=[{"index": 0, "id": "c1"}])), 2),
         (lambda: stream(*chunks("Half a story"), {"error": {"message": "overloaded"}}), 2),
         (lambda: stream(*chunks("Half a story"), rest=b'data: {"choices": [\n\n'), 2),
@@ -270,7 +279,8 @@ async def test_connections_are_let_go(status: int) -> None:
     """Read or refused, the answer is closed."""
     steps = Steps([json.dumps(completion(GOOD)).encode()])
     headers: Headers = [(b"content-type", b"application/json")]
-    assert await read_answer(UpstreamResponse(status, headers, steps)) == (GOOD if status == 200 else 500)
+    reply = await read_reply(UpstreamResponse(status, headers, steps))
+    assert (reply.status, reply.text) == (status, GOOD if status == 200 else None)
     assert steps.closed
 
 
@@ -278,7 +288,7 @@ async def test_a_broken_answer_is_closed_and_told() -> None:
     """Half an answer is none."""
     steps = Steps([b"data: {}\n\n", httpx.ReadError("reset")])
     with pytest.raises(UpstreamError):
-        await read_answer(UpstreamResponse(200, [(b"content-type", b"text/event-stream")], steps))
+        await read_reply(UpstreamResponse(200, [(b"content-type", b"text/event-stream")], steps))
     assert steps.closed
 
 
@@ -290,24 +300,6 @@ async def test_a_long_answer_is_cut_at_a_line() -> None:
     kept = text.split("\n")
     assert kept == lines[: len(kept)]
     assert NARRATIVE_TOKENS - 20 < COUNTER.count(text) <= NARRATIVE_TOKENS
-
-
-@pytest.mark.parametrize(
-    ("line", "stays"),
-    [
-        ("Mended src/parse.py.", True),
-        ("Ticket 48213 is open.", True),
-        ("Mended src/other.py.", False),
-        ("Mended src/parse.py and lib/src/parse.py.", False),
-        ("Ticket 48214 is open.", False),
-        ("Took 12 s in 2025.", True),
-        ("Nothing is named here/there.", True),
-    ],
-)
-def test_lines_with_made_up_names_are_dropped(line: str, *, stays: bool) -> None:
-    """Paths and long numbers have to occur in the source; the other lines stay as they are."""
-    text = Summariser(COUNTER).checked(f"## Intent\n{line}\nGo on.", "\n".join(SPAN))
-    assert text == ("## Intent\n" + f"{line}\n" * stays + "Go on.")
 
 
 async def test_names_of_the_earlier_summary_are_known() -> None:
@@ -340,7 +332,8 @@ async def test_instructions_can_be_ones_own() -> None:
     model = Model()
     await Desk().write(model, need(prompt="Tell it in rhymes.", model="small"))
     (body,) = model.bodies
-    assert body["messages"][0] == {"role": "system", "content": "Tell it in rhymes."}
+    assert body["messages"][0]["content"].startswith("Tell it in rhymes.\n\n")
+    assert "## Intent" not in body["messages"][0]["content"]
     assert body["model"] == "small"
     assert quoted(model.told[0]) == "\n".join(SPAN)
 
@@ -387,7 +380,7 @@ async def test_a_span_beyond_the_window_is_told_in_pieces() -> None:
     assert text == answers[asked - 1]
     for told, before in zip(model.told, ["The record of before.", *answers], strict=False):
         assert told.startswith(f"The record so far:\n{before}\n\n")
-        assert COUNTER.count(told) + COUNTER.count(INSTRUCTIONS) + NARRATIVE_TOKENS < window
+        assert COUNTER.count(told) + COUNTER.count(transcript_instruction(None)) + NARRATIVE_TOKENS < window
     assert "\n".join(quoted(told) for told in model.told) == "\n".join(pieces)
 
 
@@ -424,3 +417,87 @@ async def test_a_summary_is_shorter_than_what_it_replaces() -> None:
     assert await Desk().write(Model(lambda: said(story)), wanted) is None
     longer = msgspec.structs.replace(wanted, previous="so it was " * 20)
     assert await Desk().write(Model(lambda: said(story)), longer) == story.strip()
+
+
+LIVE = json.dumps(
+    {"model": "m", "messages": [{"role": "user", "content": "Mend the parser in src/parse.py."}]}
+).encode()
+
+
+async def test_the_live_request_is_asked_first() -> None:
+    """Its answer is held against what the model saw; nothing else is asked."""
+    model = Model(lambda: said(GOOD + "\nMended src/other.py."))
+    assert await Desk().write(model, need(live=LIVE, pieces=["nothing"])) == GOOD
+    assert model.bodies == [json.loads(LIVE)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: plain(completion(None, [CALL])),
+        lambda: said("Sure, I go on with the parser."),
+        lambda: said(""),
+        lambda: plain({"error": {"message": "user may not follow tool"}}, 400),
+        lambda: plain({"error": {}}, 500),
+    ],
+    ids=["calls a tool", "goes on", "empty", "refused", "breaks down"],
+)
+async def test_a_transcript_is_told_where_the_live_request_is_not_understood(
+    answer: Callable[[], UpstreamResponse],
+) -> None:
+    """An agent's prompt makes some models act; a transcript in quotes does not."""
+    model = Model(answer, lambda: said(GOOD))
+    assert await Desk().write(model, need(live=LIVE)) == GOOD
+    assert [len(body["messages"]) for body in model.bodies] == [1, 2]
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 503])
+async def test_a_refused_key_is_not_tried_again(status: int) -> None:
+    """What has nothing to do with the form of the question ends it."""
+    model = Model(lambda: plain({"error": {}}, status))
+    assert await Desk().write(model, need(live=LIVE)) is None
+    assert len(model.bodies) == 1
+
+
+async def test_a_record_needs_its_headings_or_a_second_try() -> None:
+    """A text without them is asked for once more, and then taken as it is."""
+    model = Model(lambda: said("The parser is mended."))
+    assert await Desk().write(model) == "The parser is mended."
+    assert len(model.bodies) == 2
+
+
+async def test_what_it_costs_is_added_up() -> None:
+    """Over all tries, cached tokens apart; odd reports count for nothing."""
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 90}}
+    bad = completion(None, [CALL]) | {"usage": usage}
+    model = Model(lambda: plain(bad), lambda: stream(delta(content=GOOD), {"choices": [], "usage": usage}))
+    task = Summariser(COUNTER).begin(need(), model.ask)
+    assert task is not None
+    told = await task
+    assert told is not None
+    assert told.spent == Spent(200, 180, 14)
+    assert Spent().plus({"prompt_tokens": True, "completion_tokens": -1, "prompt_tokens_details": []}) == Spent()
+
+
+async def test_a_narrative_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that another one can be written."""
+    monkeypatch.setattr("proxy.summarise.DEADLINE_SECONDS", 0.01)
+    model = Model()
+    model.free.clear()
+    assert await Desk().write(model) is None
+
+
+async def test_closing_ends_what_runs() -> None:
+    """Nobody is asked any more."""
+    desk, model = Desk(), Model()
+    model.free.clear()
+    task = desk.summariser.begin(need(), model.ask)
+    await asyncio.sleep(0)
+    await desk.summariser.close()
+    assert task is not None
+    assert task.cancelled()
+
+
+async def test_an_answer_says_what_it_is() -> None:
+    """Status, text and usage are told apart."""
+    assert await read_reply(plain({}, 418)) == Reply(418)

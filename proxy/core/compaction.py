@@ -73,6 +73,7 @@ class Reduction(msgspec.Struct, frozen=True):
 
     taken: tuple[Taken, ...]
     cut: int | None
+    before: int  # tokens of the request as it is
     tokens: int  # of the request afterwards, about
     is_forced: bool  # the request would not fit without it
     narrates: bool  # `tokens` has room for the longest narrative
@@ -146,7 +147,7 @@ class Compaction:
         progress = before - after
         if progress <= 0 or (not is_forced and progress * _LEAST_PROGRESS < before):
             return None
-        return Reduction(tuple(self._taken.values()), cut, after, is_forced, narrates)
+        return Reduction(tuple(self._taken.values()), cut, before, after, is_forced, narrates)
 
     def _shrink(self, first: int) -> int | None:
         """Take inputs, results and the oldest span in front of the steps that are kept."""

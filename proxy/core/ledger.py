@@ -91,11 +91,17 @@ class Hidden(Entry, frozen=True, tag="hidden"):
 
 
 class Narrated(Entry, frozen=True, tag="narrated"):
-    """A summary was written of the messages up to `cut`; those before `start` it knows from an earlier summary."""
+    """A narrative was written of the messages up to `cut`; those before `start` it knows from an earlier one.
+
+    The numbers are tokens that it cost: of the prompt, of these from cache, and of the answer.
+    """
 
     start: int
     cut: int
     text: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class Compacted(Entry, frozen=True, tag="compacted"):

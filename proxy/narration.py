@@ -1,0 +1,158 @@
+"""The narratives of ledgers: which one a compaction can use, which one is to be written, and who waits for it.
+
+A narrative is asked for shortly before the trigger, when the answer to a request has ended, so that the provider has
+what it needs in its cache. It tells everything up to then; the compaction that uses it may leave the newest of that in
+place. It is written into the ledger, where every later request finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from policies.summarise_history import SummariseHistory
+from proxy.core.envelope import open_envelope
+from proxy.core.history import History
+from proxy.core.ledger import Narrated
+from proxy.core.narrative import instruction
+from proxy.core.wire.chat import ChatAdapter
+from proxy.core.wire.chat_fork import fork
+from proxy.counting import Counter
+from proxy.errors import StoreError
+from proxy.occasion import Occasion
+from proxy.sessions import Sessions
+from proxy.summarise import Ask, Summariser, SummaryNeed, Task, Told
+
+log = structlog.get_logger()
+
+_MOST_LINKS: Final = 7  # narratives made of narratives, before one is made of the messages again
+_HEAD_CHARACTERS: Final = 5_000  # of a message in a transcript
+_TAIL_CHARACTERS: Final = 3_000
+_MOST_SPOKEN: Final = 8
+
+
+class Narrator:
+    """Finds narratives and has them written."""
+
+    def __init__(self, adapter: ChatAdapter, counter: Counter, sessions: Sessions) -> None:
+        self._adapter = adapter
+        self._sessions = sessions
+        self._summariser = Summariser(counter)
+        self._running: dict[tuple[str, str], tuple[SummaryNeed, Task]] = {}  # by tenant and ledger
+        self._keepers: set[asyncio.Future[None]] = set()
+
+    def written(self, occasion: Occasion) -> Narrated | None:
+        """Return the newest narrative that reaches beyond the block in force."""
+        folded = occasion.folded
+        first = 0 if folded is None or folded.cut is None else folded.cut
+        narratives = occasion.known.recognition.ledger.narratives
+        return max((n for n in narratives if n.cut > first), key=lambda n: n.cut, default=None)
+
+    def need(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> SummaryNeed:
+        """Return what is to be told of the messages in front of the index `cut`."""
+        folded, history = occasion.folded, occasion.history
+        model = writer.model or occasion.means.model
+        is_anew = self._is_anew(occasion)
+        start = 0 if is_anew or folded is None or folded.cut is None else folded.cut
+        first = max(history.leading, occasion.index(start))
+        return SummaryNeed(
+            tenant=occasion.known.identity.tenant,
+            ledger=occasion.known.recognition.ledger.id,
+            start=start,
+            cut=occasion.position(cut),
+            previous="" if folded is None or is_anew else folded.narrative,
+            span=history.prefix(b"", cut - history.leading),
+            pieces=lambda: [self._told(history, index) for index in range(first, cut)],
+            spoken=self._spoken(history),
+            model=model,
+            window_tokens=occasion.means.window_of(model),
+            prompt=writer.prompt,
+            can_fork=writer.model is None and not is_anew,
+        )
+
+    async def wait(self, need: SummaryNeed, ask: Ask, seconds: float) -> Narrated | None:
+        """Return a narrative of a request that cannot wait longer: the one that is being written, or this one."""
+        running = self._running.get((need.tenant, need.ledger))
+        task: Task | None
+        need, task = running or (need, self._summariser.begin(need, ask))
+        if task is None:
+            return None
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        told = task.result() if done else None
+        return None if told is None else _entry(need, told)
+
+    def begin(self, need: SummaryNeed, ask: Ask, body: bytes) -> None:
+        """Have a narrative written behind `body`, one at a time: a conversation that goes on can use that one."""
+        key = need.tenant, need.ledger
+        if key in self._running:
+            return
+        if need.can_fork:
+            need = msgspec.structs.replace(need, live=fork(open_envelope(body), instruction(need.prompt)))
+        task = self._summariser.begin(need, ask)
+        if task is not None:
+            self._running[key] = need, task
+            keeper = asyncio.ensure_future(self._keep(need, task))
+            self._keepers.add(keeper)
+            keeper.add_done_callback(self._keepers.discard)
+
+    async def close(self) -> None:
+        """Stop writing; what is written already is kept."""
+        await self._summariser.close()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def _keep(self, need: SummaryNeed, task: Task) -> None:
+        """Write a narrative into the ledger when it is ready."""
+        try:
+            told = await task
+            if told is None:
+                return
+            ledger = await self._sessions.reload(need.tenant, need.ledger)
+            if not any(n.cut == need.cut for n in ledger.narratives):
+                await self._sessions.append_later(need.tenant, ledger, [_entry(need, told)])
+        except StoreError as error:
+            log.warning("summary_not_stored", error=error.message)
+        finally:
+            self._running.pop((need.tenant, need.ledger), None)
+
+    def _is_anew(self, occasion: Occasion) -> bool:
+        """Tell whether the next narrative is made of the messages themselves, as far as they are still sent."""
+        recognition = occasion.known.recognition
+        return recognition.shift == 0 and _links(recognition.ledger.narratives) >= _MOST_LINKS
+
+    def _spoken(self, history: History) -> str:
+        users = [i for i, f in enumerate(history.facts) if f.role == "user"]
+        texts = (self._adapter.describe(history.messages[i], i, None).text for i in users[-_MOST_SPOKEN:])
+        return "\n".join(text[:_HEAD_CHARACTERS] for text in texts)
+
+    def _told(self, history: History, index: int) -> str:
+        entry = self._adapter.describe(history.messages[index], index, history.tool_of(index))
+        calls = "".join(f"\n{call.name} {_shortened(call.arguments)}" for call in entry.calls)
+        name = f" · {entry.name}" if entry.name else ""
+        return f"--- {entry.role}{name} ---\n{_shortened(entry.text)}{calls}"
+
+
+def _entry(need: SummaryNeed, told: Told) -> Narrated:
+    spent = told.spent
+    return Narrated(need.start, need.cut, told.text, spent.prompt, spent.cached, spent.completion)
+
+
+def _links(narratives: Sequence[Narrated]) -> int:
+    """Return how many narratives stand on each other, the newest included."""
+    links = 0
+    for narrated in reversed(narratives):
+        links += 1
+        if narrated.start == 0:
+            break
+    return links
+
+
+def _shortened(text: str) -> str:
+    """Return a long text without its middle: what a record needs of it stands at its ends."""
+    left_out = len(text) - _HEAD_CHARACTERS - _TAIL_CHARACTERS
+    if left_out <= 0:
+        return text
+    return f"{text[:_HEAD_CHARACTERS]}\n[… {left_out} characters …]\n{text[-_TAIL_CHARACTERS:]}"
