@@ -15,6 +15,7 @@ from proxy.core.compaction import Bounds, Knobs, units
 from proxy.core.history import History
 from proxy.core.narrative import NARRATIVE_TOKENS
 from proxy.core.plan import Plan
+from proxy.core.reading import TOOL_TOKENS
 from proxy.core.wire.chat import ChatAdapter
 from proxy.counting import Counter
 from proxy.narration import Narrator
@@ -23,7 +24,6 @@ from proxy.presets import Preset
 from proxy.sizes import Sizes
 from proxy.summarise import SummaryNeed
 
-_TOOL_TOKENS = 110
 _MOST_OF_TARGET = 0.5
 _EARLIEST = 0.8  # of the trigger, for a narrative to be asked for
 _STEPS_AHEAD = 2
@@ -60,7 +60,7 @@ class Breaks:
         is_due = reduction.before >= bounds.trigger_tokens
         writer, narrative = occasion.writer, None
         if reduction.cut is not None and writer is not None:
-            narrative = self._narrator.written(occasion)
+            narrative = self._narrator.written(occasion, reduction.cut)
             if narrative is None and not reduction.is_forced:
                 return Decision(plan, self._narrator.need(occasion, writer, len(history)))
             if narrative is None:
@@ -86,7 +86,7 @@ class Breaks:
         return Measures(
             messages=await self._sizes.measure(occasion.history),
             hidden={i: await self._sizes.measure_raw((*t.rounds, *t.answers)) for i, t in plan.grafts.items()},
-            overhead_tokens=overhead + _TOOL_TOKENS,
+            overhead_tokens=overhead + TOOL_TOKENS,
             bounds=occasion.means.bounds,
             knobs=_knobs(occasion.preset, occasion.means.bounds),
         )

@@ -19,6 +19,7 @@ from proxy.core.history import History, text_bytes
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
 from proxy.core.prefixes import Reader
+from proxy.core.reading import TOOL_TOKENS
 from proxy.core.record import RecordedMessage, encode_recorded
 from proxy.core.rewrite import Rewriter
 from proxy.core.wire.chat import ChatAdapter
@@ -37,7 +38,6 @@ _MOST_RACES = 4
 _COUNTED_FROM_BYTES = 256  # nothing smaller is ever worth a stub
 _COUNT_ELSEWHERE_FROM_BYTES = 65_536
 _BYTES_PER_TOKEN = 4
-_TOOL_TOKENS = 110
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -219,7 +219,7 @@ class Compactor:
             sent += len(text_bytes(self._breaker.render(history, plan))) // _BYTES_PER_TOKEN - sum(gone)
         for turn in plan.grafts.values():
             sent += sum(map(len, (*turn.rounds, *turn.answers))) // _BYTES_PER_TOKEN
-        return received, sent + (_TOOL_TOKENS if plan.reader else 0)
+        return received, sent + (TOOL_TOKENS if plan.reader else 0)
 
     def _note(self, compacted: Compacted) -> None:
         """Hand the session's statistics, its marks and the record of new messages over, to be written behind."""

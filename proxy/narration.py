@@ -29,6 +29,7 @@ from proxy.summarise import Ask, Summariser, SummaryNeed, Task, Told
 
 log = structlog.get_logger()
 
+_MOST_OF_SPAN: Final = 0.75
 _MOST_LINKS: Final = 7  # narratives made of narratives, before one is made of the messages again
 _HEAD_CHARACTERS: Final = 5_000  # of a message in a transcript
 _TAIL_CHARACTERS: Final = 3_000
@@ -45,12 +46,13 @@ class Narrator:
         self._running: dict[tuple[str, str], tuple[SummaryNeed, Task]] = {}  # by tenant and ledger
         self._keepers: set[asyncio.Future[None]] = set()
 
-    def written(self, occasion: Occasion) -> Narrated | None:
-        """Return the newest narrative that reaches beyond the block in force."""
+    def written(self, occasion: Occasion, cut: int) -> Narrated | None:
+        """Return the newest narrative that tells most of the span up to the index `cut`."""
         folded = occasion.folded
         first = 0 if folded is None or folded.cut is None else folded.cut
+        enough = first + (occasion.position(cut) - first) * _MOST_OF_SPAN
         narratives = occasion.known.recognition.ledger.narratives
-        return max((n for n in narratives if n.cut > first), key=lambda n: n.cut, default=None)
+        return max((n for n in narratives if n.cut > first and n.cut >= enough), key=lambda n: n.cut, default=None)
 
     def need(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> SummaryNeed:
         """Return what is to be told of the messages in front of the index `cut`."""

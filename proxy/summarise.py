@@ -190,7 +190,7 @@ class Summariser:
         return told if told.text and self._is_shorter(told.text, need.previous, pieces) else None
 
     async def _tell_piece(self, need: SummaryNeed, so_far: Told, chunk: str, ask: Ask) -> Told | None:
-        spent, usable = so_far.spent, None
+        spent, wanted = so_far.spent, headings(need.prompt)
         for _ in range(_TRIES):
             reply = await read_reply(await ask(_body(need, so_far.text, chunk), need.model))
             if reply.status not in _OK:
@@ -198,10 +198,9 @@ class Summariser:
                 return None
             spent = spent.plus(reply.usage)
             text = checked(reply.text, so_far.text + chunk, need.spoken, self._counter.count)
-            usable = text or usable
-            if text is not None and has_heading(text, headings(need.prompt)):
-                break
-        return None if usable is None else Told(usable, spent)
+            if text is not None and has_heading(text, wanted):
+                return Told(text, spent)
+        return None
 
     def _is_shorter(self, text: str, previous: str, pieces: Sequence[str]) -> bool:
         """Tell whether a narrative is shorter than what it replaces."""

@@ -104,6 +104,11 @@ async def compact(
     return compacted
 
 
+async def settled(desk: Desk) -> None:
+    """Wait until every narrative that was begun is in the ledger, or will never be."""
+    await asyncio.gather(*desk.compactor._narrator._keepers)
+
+
 def block(compacted: Compacted) -> str:
     """The first user message that was sent, with what was added to it."""
     return str(next(m["content"] for m in sent(compacted) if m["role"] == "user"))
@@ -171,7 +176,7 @@ async def test_a_summary_is_written_in_the_background_and_used_when_it_is_there(
     desk, writer, chosen = Desk(), Writer(tells), preset(SUMMARISING)
     raw = await compact(desk, talk(62), chosen, writer)
     assert sent(raw) == talk(62)
-    await asyncio.sleep(0.3)
+    await settled(desk)
     used = await compact(desk, talk(63), chosen, writer)
     assert "Go on counting." in block(used)
     assert (used.compactions, len(writer.asked)) == (1, 1)
@@ -250,12 +255,12 @@ async def test_one_summary_is_written_at_a_time() -> None:
         return said(STORY)
 
     writer = Writer(slowly)
-    for steps in range(50, 70):
+    for steps in range(50, 62):
         await compact(desk, talk(steps), chosen, writer)
         await asyncio.sleep(0.01)
     assert len(writer.asked) == 1
     free.set()
-    await asyncio.sleep(0.2)
-    used = await compact(desk, talk(70), chosen, writer)
+    await settled(desk)
+    used = await compact(desk, talk(62), chosen, writer)
     assert (used.compactions, len(writer.asked)) == (1, 1)
     assert "Go on counting." in block(used)

@@ -97,18 +97,25 @@ class _Unclear(ValueError):
 # ---- declaration and arguments
 
 
+TOOL_TOKENS: Final = 90
+"""What the declaration is counted as, whatever number its name ends with."""
+
+
 @cache
 def tool_declaration(name: str) -> bytes:
-    """Return the tool as the JSON bytes that are declared in `tools`."""
+    """Return the tool as the JSON bytes that are declared in `tools`.
+
+    Every request carries it, so it says no more than a model needs: stubs and answers tell the rest.
+    """
     properties = {
-        "ref": {"type": "string", "description": "off_… from a stub, index (lists refs) or history"},
-        "offset": {"type": "integer", "description": "first row, from 1"},
-        "limit": {"type": "integer", "description": "rows"},
-        "pattern": {"type": "string", "description": "regex to search for"},
+        "ref": {"type": "string", "description": "off_…, index or history"},
+        "offset": {"type": "integer"},
+        "limit": {"type": "integer"},
+        "pattern": {"type": "string"},
     }
     function = {
         "name": name,
-        "description": "Read text offloaded from this conversation, in pages of rows.",
+        "description": "Read offloaded text by rows (the first is 1) or regex pattern",
         "parameters": {"type": "object", "properties": properties, "required": ["ref"]},
     }
     return msgspec.json.encode({"type": "function", "function": function})

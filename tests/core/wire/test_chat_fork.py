@@ -70,7 +70,7 @@ def test_two_messages_of_the_user_do_not_stand_in_a_row(content: object, expecte
 def test_fields_about_the_clients_answer_go() -> None:
     """They are about another answer, or would keep it in the client's name."""
     fields = {"stop": ["\n"], "logprobs": True, "top_logprobs": 2, "n": 1, "store": True, "metadata": {"a": "b"}}
-    made = forked(**fields, parallel_tool_calls=False, response_format={"type": "text"})
+    made = forked(MESSAGES, **fields, parallel_tool_calls=False, response_format={"type": "text"})
     assert made is not None
     assert set(made) == {"model", "messages", "stream"}
 
@@ -79,7 +79,7 @@ def test_fields_about_the_clients_answer_go() -> None:
 @pytest.mark.parametrize(("asked", "sent"), [(50, LEAST_OUTPUT_TOKENS), (9000, 9000), ("odd", "odd"), (True, True)])
 def test_a_limit_leaves_room_for_the_record(name: str, asked: object, sent: object) -> None:
     """The field stays the one that the model takes."""
-    made = forked(**{name: asked})
+    made = forked(MESSAGES, **{name: asked})
     assert made is not None
     assert made[name] == sent
 
@@ -115,4 +115,4 @@ def test_calls_are_forbidden_unless_that_costs_the_cache(choice: object) -> None
 )
 def test_where_the_request_forbids_it_there_is_no_fork(fields: dict[str, object]) -> None:
     """The answer would have another shape, or be paid for twice; a transcript is told then."""
-    assert forked(**fields) is None
+    assert forked(MESSAGES, **fields) is None

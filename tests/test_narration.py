@@ -1,0 +1,173 @@
+"""Which narrative a compaction uses, which one is written next, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from policies.summarise_history import SummariseHistory
+from proxy.compaction import Compacted
+from proxy.core.ledger import Narrated
+from proxy.summarise import SummaryNeed
+from proxy.upstream import UpstreamResponse
+from tests.fakes.upstream import completion
+from tests.test_breaking import (
+    BOUNDS,
+    STORY,
+    SUMMARISING,
+    Writer,
+    block,
+    compact,
+    preset,
+    settled,
+    silence,
+    talk,
+    tells,
+)
+from tests.test_compaction import Desk
+from tests.test_summarise import plain, said
+
+pytestmark = pytest.mark.anyio
+NEAR = 58  # steps of a talk that is just below the trigger
+
+
+async def needed(desk: Desk, steps: int, policy: SummariseHistory = SUMMARISING) -> SummaryNeed:
+    """Return the narrative that a talk of so many steps calls for, asked for from nobody yet."""
+    compacted = await compact(desk, talk(steps), preset(policy), Writer(silence))
+    assert compacted.need is not None
+    return compacted.need
+
+
+async def narrated(desk: Desk, *links: Narrated) -> None:
+    """Write narratives into the ledger of the talk."""
+    compacted = await desk.compact(talk(1), preset(SUMMARISING))
+    await desk.compactor.sessions.append_later("t", compacted.ledger, list(links))
+
+
+async def ledger_of(desk: Desk, compacted: Compacted) -> list[Narrated]:
+    """Return the narratives that the store has."""
+    return (await desk.compactor.sessions.reload("t", compacted.ledger.id)).narratives
+
+
+async def test_it_is_asked_for_shortly_before_the_trigger() -> None:
+    """Two steps or so ahead, not when a third of the way is still to go; and no byte changes meanwhile."""
+    asked_at: list[int] = []
+    desk = Desk()
+    for steps in range(30, 75):
+        writer = Writer(silence)
+        await compact(desk, talk(steps), preset(SUMMARISING), writer)
+        await asyncio.sleep(0)
+        asked_at += [steps] * len(writer.asked)
+    (first,) = asked_at
+    compacted_at, done = 30, Desk()
+    while not (await compact(done, talk(compacted_at), preset(), Writer(tells))).compactions:
+        compacted_at += 1
+    assert compacted_at - 8 <= first < compacted_at
+
+
+async def test_it_is_used_by_the_first_request_that_is_over_the_trigger() -> None:
+    """What it tells beyond the block does no harm: the newest steps stay verbatim."""
+    desk, writer = Desk(), Writer(tells)
+    for steps in range(50, 75):
+        compacted = await compact(desk, talk(steps), preset(SUMMARISING), writer)
+        await settled(desk)
+        if compacted.compactions:
+            break
+    assert STORY in block(compacted)
+    (narrative,) = await ledger_of(desk, compacted)
+    fold = compacted.plan.fold
+    assert fold is not None
+    assert fold.entry.cut is not None
+    assert fold.entry.cut <= narrative.cut < compacted.length
+
+
+async def test_its_cost_is_written_down() -> None:
+    """The ledger says what the upstream reported."""
+    usage = {"prompt_tokens": 900, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 800}}
+
+    async def costs() -> UpstreamResponse:
+        return plain(completion(STORY) | {"usage": usage})
+
+    desk = Desk()
+    compacted = await compact(desk, talk(62), preset(SUMMARISING), Writer(costs))
+    await settled(desk)
+    assert await ledger_of(desk, compacted) == [Narrated(0, compacted.length, STORY, 900, 800, 30)]
+
+
+async def test_one_that_tells_too_little_is_not_used() -> None:
+    """Of a much longer span it would leave out most; a new one is asked for."""
+    desk = Desk()
+    await narrated(desk, Narrated(0, 9, STORY))
+    assert (await needed(desk, 62)).cut > 100
+
+
+async def test_the_requests_own_model_is_asked_on_the_live_prefix() -> None:
+    """Another model gets a transcript."""
+    for policy, forks in ((SUMMARISING, True), (msgspec.structs.replace(SUMMARISING, model="small"), False)):
+        desk, writer = Desk(), Writer(tells)
+        await compact(desk, talk(62), preset(policy), writer)
+        await settled(desk)
+        (asked,) = writer.asked
+        assert ("tools" in asked) is forks
+        assert asked["model"] == ("m" if forks else "small")
+        assert (len(asked["messages"]) > 100) is forks
+
+
+async def test_the_eighth_is_made_of_the_messages_again() -> None:
+    """So that no chain of narratives of narratives grows; it is told as a transcript of everything."""
+    for links, is_anew in ((6, False), (7, True)):
+        desk = Desk()
+        await narrated(desk, *(Narrated(n, n + 1, f"## Intent\nlink {n}") for n in range(links)))
+        need = await needed(desk, 62)
+        assert need.can_fork is not is_anew
+        assert need.start == 0
+        assert need.previous == ""
+    await narrated(desk, Narrated(0, 1, "## Intent\nanew"))
+    assert (await needed(desk, 62)).can_fork
+
+
+async def test_a_request_at_the_limit_joins_what_is_being_written() -> None:
+    """Nobody is asked twice for what is on its way."""
+    desk, free = Desk(), asyncio.Event()
+
+    async def slowly() -> UpstreamResponse:
+        await free.wait()
+        return said(STORY)
+
+    writer = Writer(slowly)
+    need = (await compact(desk, talk(62), preset(SUMMARISING), writer)).need
+    assert need is not None
+    waiting = asyncio.create_task(desk.compactor._narrator.wait(need, writer, 5.0))
+    await asyncio.sleep(0)
+    free.set()
+    assert await waiting == Narrated(0, need.cut, STORY, 7, 0, 3)
+    assert len(writer.asked) == 1
+
+
+async def test_long_messages_are_told_by_their_ends() -> None:
+    """A transcript has what is at the beginning and at the end of a text, and says what it leaves out."""
+    messages = talk(62)
+    messages[3]["content"] = "begin " + "x " * 9_000 + "end"
+    bounds = msgspec.structs.replace(BOUNDS, trigger_tokens=12_000, limit_tokens=20_000)
+    compacted = await compact(Desk(), messages, preset(SUMMARISING), Writer(silence), bounds)
+    assert compacted.need is not None
+    (piece,) = [text for text in compacted.need.pieces() if "begin x" in text]
+    assert piece.endswith("x end")
+    assert "characters …]" in piece
+    assert len(piece) < 8_200
+
+
+async def test_the_users_words_tell_the_language() -> None:
+    """Those of the newest messages."""
+    assert "rule 61" in (await needed(Desk(), 62)).spoken
+
+
+async def test_closing_ends_what_is_being_written() -> None:
+    """And nothing is written into the ledger any more."""
+    desk = Desk()
+    compacted = await compact(desk, talk(62), preset(SUMMARISING), Writer(silence))
+    await asyncio.sleep(0)
+    await desk.compactor.close()
+    assert await ledger_of(desk, compacted) == []
