@@ -13,6 +13,7 @@ from policies.truncate_inputs import TruncateInputs
 from proxy.core.breaks import Breaker, Measures
 from proxy.core.compaction import Bounds, Knobs, units
 from proxy.core.history import History
+from proxy.core.ledger import Declined
 from proxy.core.narrative import NARRATIVE_TOKENS
 from proxy.core.plan import Plan
 from proxy.core.reading import TOOL_TOKENS
@@ -48,16 +49,26 @@ class Breaks:
 
     async def plan(self, plan: Plan, occasion: Occasion) -> Decision:
         """Return the plan with a compaction in it where one is due."""
-        bounds, history = occasion.means.bounds, occasion.history
-        if len(occasion.envelope.body) < bounds.trigger_tokens and not plan.grafts:  # a token has a byte at least
+        bounds, history, is_wished = (
+            occasion.means.bounds,
+            occasion.history,
+            occasion.known.recognition.ledger.is_wished,
+        )
+        is_small = (
+            len(occasion.envelope.body) < bounds.trigger_tokens and not plan.grafts
+        )  # a token has a byte at least
+        if is_small and not is_wished:
             return Decision(plan)
         measures = await self._measure(plan, occasion)
         ready = msgspec.structs.replace(plan, reader=plan.reader or occasion.reader)
-        reduction = self._breaker.reduce(history, ready, _ahead(measures, history))
+        reduction = self._breaker.reduce(history, ready, _at_once(measures) if is_wished else _ahead(measures, history))
+        if reduction is None and is_wished:
+            declined = Declined(history.length + plan.recognition.shift)
+            return Decision(msgspec.structs.replace(plan, entries=(*plan.entries, declined)))
         if reduction is None:
             is_over = self._breaker.total(history, plan, measures) > bounds.limit_tokens
             return Decision(msgspec.structs.replace(plan, is_over=is_over))
-        is_due = reduction.before >= bounds.trigger_tokens
+        is_due = is_wished or reduction.before >= bounds.trigger_tokens
         writer, narrative = occasion.writer, None
         if reduction.cut is not None and writer is not None:
             narrative = self._narrator.written(occasion, reduction.cut)
@@ -90,6 +101,11 @@ class Breaks:
             bounds=occasion.means.bounds,
             knobs=_knobs(occasion.preset, occasion.means.bounds),
         )
+
+
+def _at_once(measures: Measures) -> Measures:
+    """Return the measures for a compaction that was asked for."""
+    return msgspec.structs.replace(measures, bounds=msgspec.structs.replace(measures.bounds, trigger_tokens=0))
 
 
 def _ahead(measures: Measures, history: History) -> Measures:

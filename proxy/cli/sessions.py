@@ -19,7 +19,7 @@ _COLUMNS = ("id", "tenant", "model", "last_used", "calls", "messages", "received
 
 @click.group("sessions")
 def command() -> None:
-    """List sessions, or show one."""
+    """List sessions, show one, or have one compacted."""
 
 
 @command.command("list")
@@ -52,6 +52,37 @@ def show(session: str, config_path: Path | None, *, as_json: bool) -> None:
     print_table(("field", "value"), [{"field": k, "value": v} for k, v in (found | flat).items()])
 
 
+@command.command()
+@click.argument("session")
+@config_option
+@json_option
+def compact(session: str, config_path: Path | None, *, as_json: bool) -> None:
+    """Have a session compacted by its next request. Exit code 1 if there is none, or its preset never compacts."""
+    answer = anyio.run(_compact, load_settings(config_path).settings, session)
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(f"{session}: its next request is compacted (strategy {answer['strategy']})")
+
+
+async def _compact(settings: Settings, session: str) -> dict[str, Any]:
+    from proxy.cli.storage import opened_store
+    from proxy.routes.shapes import pending_compaction
+    from proxy.sessions import Sessions
+    from proxy.wish import wish
+
+    async with opened_store(settings) as store:
+        found = await store.get_session(None, session)
+        if found is None:
+            raise _no_session(session)
+        strategy = await wish(Sessions(store, b""), found, settings.presets)
+    return _plain(pending_compaction(strategy))
+
+
+def _no_session(session: str) -> NotFound:
+    return NotFound(f"{session}: no such session here; `ullage sessions list` shows them", param="session")
+
+
 async def _list(settings: Settings, limit: int, cursor: str | None) -> dict[str, Any]:
     from proxy.cli.storage import opened_store
     from proxy.routes.shapes import list_sessions
@@ -69,7 +100,7 @@ async def _show(settings: Settings, session: str) -> dict[str, Any]:
     async with opened_store(settings) as store:
         found = await store.get_session(None, session)
     if found is None:
-        raise NotFound(f"{session}: no such session here; `ullage sessions list` shows them", param="session")
+        raise _no_session(session)
     return _plain(show_session(found))
 
 

@@ -119,13 +119,25 @@ class Compacted(Entry, frozen=True, tag="compacted"):
     pin_tokens: int = 1000
 
 
+class Wished(Entry, frozen=True, tag="wished"):
+    """Somebody asked for a compaction, which the session's next request makes if there is anything to gain."""
+
+    by: str  # "api" or "model"
+
+
+class Declined(Entry, frozen=True, tag="declined"):
+    """The compaction that was asked for would gain nothing for a history of this length."""
+
+    length: int
+
+
 class Learnt(Entry, frozen=True, tag="learnt"):
     """A fact about this session's upstream, e.g. that it refuses the reading tool."""
 
     fact: str
 
 
-AnyEntry = Began | Offloaded | Hidden | Narrated | Compacted | Learnt
+AnyEntry = Began | Offloaded | Hidden | Narrated | Compacted | Wished | Declined | Learnt
 _DECODER = msgspec.msgpack.Decoder(AnyEntry)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -161,6 +173,7 @@ class Ledger:
         self.hidden: dict[int, list[Hidden]] = {}
         self.narratives: list[Narrated] = []
         self.compactions: list[Compacted] = []
+        self.is_wished = False  # a compaction was asked for, and not made since
         for entry in self.entries:
             self._take(entry)
 
@@ -184,6 +197,9 @@ class Ledger:
                 self.narratives.append(entry)
             case Compacted():
                 self.compactions.append(entry)
+                self.is_wished = False
+            case Wished() | Declined():
+                self.is_wished = isinstance(entry, Wished)
             case Learnt():
                 self.facts.add(entry.fact)
             case None:

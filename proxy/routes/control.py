@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, Final, TypeAlias
 
-from litestar import Litestar, Request, Response, Router, delete, get, route
+from litestar import Litestar, Request, Response, Router, delete, get, post, route
 from litestar.connection import ASGIConnection
 from litestar.datastructures import CacheControlHeader, State
 from litestar.exceptions import ValidationException
@@ -27,8 +27,10 @@ from proxy import __version__
 from proxy.administration import Viewer, admit
 from proxy.errors import BadRequest, NotFound, error_body
 from proxy.routes import shapes
+from proxy.sessions import Sessions
 from proxy.settings import Settings
 from proxy.store.base import PAGE_LIMIT, Original, PageRequest, Store
+from proxy.wish import wish
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ _FAILURES: Final = {
     400: "A parameter is wrong.",
     401: "No credential.",
     404: "No such thing, or not visible with this credential.",
+    409: "The session's preset makes no compactions.",
     503: "The store cannot be used now.",
 }
 _SCHEMES: Final = {
@@ -67,6 +70,13 @@ def control_handlers(store: Store, secret: bytes, settings: Callable[[], Setting
         get("/sessions", summary="List sessions", responses=_failures())(control.list_sessions),
         get("/sessions/{id:str}", summary="Show a session", responses=_failures(404))(control.show_session),
         delete("/sessions/{id:str}", summary="Delete a session", responses=_failures(404))(control.delete_session),
+        post(
+            "/sessions/{id:str}/compact",
+            summary="Compact a session",
+            status_code=202,
+            response_description="The session's next request is compacted.",
+            responses=_failures(404, 409),
+        )(control.compact_session),
         get("/originals", summary="List originals", responses=_failures())(control.list_originals),
         get(
             "/originals/{ref:str}",
@@ -130,6 +140,15 @@ class Control:
         if not await self._store.delete_session(request.auth.tenant, session):
             raise _no_session()
         log.info("session %s was deleted by %s", session, request.auth.tenant or "the administrator")
+
+    async def compact_session(self, request: Asked, session: SessionId) -> shapes.Compaction:
+        """Have a session compacted by its next request, however small it is, unless nothing is to be gained."""
+        found = await self._store.get_session(request.auth.tenant, session)
+        if found is None:
+            raise _no_session()
+        strategy = await wish(Sessions(self._store, self._secret), found, self._settings().presets)
+        log.info("session %s is to be compacted for %s", session, request.auth.tenant or "the administrator")
+        return shapes.pending_compaction(strategy)
 
     async def list_originals(
         self, request: Asked, session: SessionFilter = None, limit: Limit = 100, cursor: Cursor = None

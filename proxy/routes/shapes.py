@@ -64,6 +64,17 @@ class OriginalList(Struct, frozen=True):
     next: str | None
 
 
+class Compaction(Struct, frozen=True, rename="camel"):
+    """What was done about a session's history; `pending`: its next request does it, and the other numbers are 0."""
+
+    success: bool
+    strategy: str
+    tokens_reduced: int
+    compression_ratio: float
+    compressed_messages: int
+    pending: bool
+
+
 class Fault(Struct, frozen=True):
     """What went wrong; `param` is the parameter that is to blame, if one is."""
 
@@ -77,6 +88,18 @@ class Failure(Struct, frozen=True):
     """An error in OpenAI's shape."""
 
     error: Fault
+
+
+def pending_compaction(strategy: str) -> Compaction:
+    """Return the answer to a wish."""
+    return Compaction(
+        success=True,
+        strategy=strategy,
+        tokens_reduced=0,
+        compression_ratio=0.0,
+        compressed_messages=0,
+        pending=True,
+    )
 
 
 def list_sessions(page: base.Page[base.Session]) -> SessionList:

@@ -21,7 +21,9 @@ async def fill(url: str) -> None:
     store = open_store(url, StoreOptions())
     await store.open()
     for number in (1, 2, 3):
-        use = SessionUse(f"s{number}", model="m", received_tokens=1000 * number, sent_tokens=10, messages=4)
+        use = SessionUse(
+            f"s{number}", model="m", received_tokens=1000 * number, sent_tokens=10, messages=4, preset="deep"
+        )
         store.note("t", use, [Mark(bytes([number]) * 16, 4)], [])
     await store.close()
 
@@ -92,5 +94,19 @@ def test_show(folder: Path) -> None:
 def test_show_of_an_unknown_session_is_exit_code_1(folder: Path) -> None:
     """The message says how to find the right id."""
     done = run(folder, "sessions", "show", "nobody")
+    assert done.returncode == 1
+    assert "ullage sessions list" in done.stderr
+
+
+def test_a_wish_for_a_compaction(folder: Path) -> None:
+    """The session's next request makes it; the shape is that of the HTTP interface."""
+    assert "next request" in run(folder, "sessions", "compact", "s1").stdout
+    answer = json.loads(run(folder, "sessions", "compact", "s1", "--json").stdout)
+    assert (answer["success"], answer["pending"], answer["strategy"]) == (True, True, "summarise")
+
+
+def test_a_wish_for_an_unknown_session(folder: Path) -> None:
+    """Exit code 1, and what to do."""
+    done = run(folder, "sessions", "compact", "nobody")
     assert done.returncode == 1
     assert "ullage sessions list" in done.stderr

@@ -14,6 +14,7 @@ import pytest
 from msgspec import Struct
 
 from proxy.app import create_app
+from proxy.core.ledger import Wished, decode_entry
 from proxy.errors import Unavailable
 from proxy.routes.control import control_handlers
 from proxy.settings import Server, Settings
@@ -374,6 +375,37 @@ async def test_wrong_parameters_are_named(query: str, param: str) -> None:
             assert query not in response.text
 
 
+async def test_a_wish_for_a_compaction() -> None:
+    """It is taken for the session's next request, and once however often it is told."""
+    store = await filled_store()
+    async with client_of(store) as client:
+        for _ in range(2):
+            response = await client.post(f"/sessions/{SESSION}/compact")
+            assert response.status_code == 202
+            assert response.json() == {
+                "success": True,
+                "strategy": "summarise",
+                "tokensReduced": 0,
+                "compressionRatio": 0.0,
+                "compressedMessages": 0,
+                "pending": True,
+            }
+    assert [decode_entry(data) for data in await store.load_ledger(ALICE, SESSION)] == [Wished("api")]
+
+
+async def test_a_wish_for_what_cannot_be_compacted() -> None:
+    """A foreign session is not there; one whose preset makes no compactions is told so, with the mend."""
+    store = await filled_store()
+    store.note(ALICE, SessionUse(SESSION, preset="safe"), [], [])
+    async with client_of(store) as client:
+        assert is_own_error(await client.post("/sessions/unknown/compact"), 404)
+        foreign = await client.post("/sessions/ses_bob/compact", headers={"authorization": "Bearer sk-alice"})
+        assert is_own_error(foreign, 404)
+        refused = await client.post(f"/sessions/{SESSION}/compact")
+        assert is_own_error(refused, 409)
+        assert "balanced" in refused.json()["error"]["message"]
+
+
 async def test_who_asks_comes_before_what_is_asked() -> None:
     """Without admission a wrong parameter and an unknown id are nobody's business."""
     async with client_of(await filled_store(), peer=REMOTE) as client:
@@ -444,6 +476,7 @@ async def test_originals_of_a_session_that_is_not_there(session: str) -> None:
     [
         ("/sessions", {"GET", "HEAD", "OPTIONS"}),
         ("/sessions/x", {"GET", "HEAD", "DELETE", "OPTIONS"}),
+        ("/sessions/x/compact", {"POST", "OPTIONS"}),
         ("/originals", {"GET", "HEAD", "OPTIONS"}),
         ("/originals/x", {"GET", "HEAD", "DELETE", "OPTIONS"}),
         ("/openapi.json", {"GET", "HEAD", "OPTIONS"}),
@@ -525,16 +558,18 @@ async def test_the_description_names_exactly_these_routes() -> None:
     assert methods == {
         "/ullage/v1/sessions": {"get"},
         "/ullage/v1/sessions/{id}": {"get", "delete"},
+        "/ullage/v1/sessions/{id}/compact": {"post"},
         "/ullage/v1/originals": {"get"},
         "/ullage/v1/originals/{ref}": {"get", "delete"},
     }
     operations = [operation for item in document["paths"].values() for operation in item.values()]
-    assert len({operation["operationId"] for operation in operations}) == 6
+    assert len({operation["operationId"] for operation in operations}) == 7
     assert all(operation["summary"] and operation["description"] for operation in operations)
     parameters = {
-        path: {p["name"] for p in item["get"].get("parameters", [])} for path, item in document["paths"].items()
+        path: {p["name"] for operation in item.values() for p in operation.get("parameters", [])}
+        for path, item in document["paths"].items()
     }
-    assert list(parameters.values()) == [{"limit", "cursor"}, {"id"}, {"session", "limit", "cursor"}, {"ref"}]
+    assert list(parameters.values()) == [{"limit", "cursor"}, {"id"}, {"id"}, {"session", "limit", "cursor"}, {"ref"}]
 
 
 async def test_the_description_is_true() -> None:
