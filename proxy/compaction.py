@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from policies.offer_compaction import OfferCompaction
 from proxy.breaking import Breaks
 from proxy.core.breaks import Breaker
 from proxy.core.envelope import Envelope
@@ -19,11 +20,11 @@ from proxy.core.history import History, text_bytes
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
 from proxy.core.prefixes import Reader
-from proxy.core.reading import TOOL_TOKENS
+from proxy.core.reading import OFFER_NAME, OFFER_TOKENS, TOOL_TOKENS
 from proxy.core.record import RecordedMessage, encode_recorded
 from proxy.core.rewrite import Rewriter
 from proxy.core.wire.chat import ChatAdapter
-from proxy.core.wire.chat_tools import ChatTools, Situation, choose_name, look_at
+from proxy.core.wire.chat_tools import ChatTools, Situation, can_offer, choose_name, free_name, look_at
 from proxy.counting import Counter
 from proxy.errors import Conflict, Full
 from proxy.narration import Narrator
@@ -149,7 +150,7 @@ class Compactor:
     def without_tool(self, compacted: Compacted) -> bytes:
         """Return the same body without the reading tool, whose rounds are used up; its stubs promise no reading."""
         stubs = {place: msgspec.structs.replace(entry, reader="") for place, entry in compacted.plan.stubs.items()}
-        plan = msgspec.structs.replace(compacted.plan, reader=None, stubs=stubs)
+        plan = msgspec.structs.replace(compacted.plan, reader=None, offer=None, stubs=stubs)
         return self._rewriter.rewrite(compacted.order.envelope, compacted.history, plan)
 
     def guard(self, compacted: Compacted) -> Guard | None:
@@ -219,7 +220,7 @@ class Compactor:
             sent += len(text_bytes(self._breaker.render(history, plan))) // _BYTES_PER_TOKEN - sum(gone)
         for turn in plan.grafts.values():
             sent += sum(map(len, (*turn.rounds, *turn.answers))) // _BYTES_PER_TOKEN
-        return received, sent + (TOOL_TOKENS if plan.reader else 0)
+        return received, sent + (TOOL_TOKENS if plan.reader else 0) + (OFFER_TOKENS if plan.offer else 0)
 
     def _note(self, compacted: Compacted) -> None:
         """Hand the session's statistics, its marks and the record of new messages over, to be written behind."""
@@ -273,8 +274,17 @@ def _terms(order: Order, ledger: Ledger, situation: Situation) -> Terms:
         reader=choose_name(situation.names, ledger.reader) if can_declare else None,
         may_offload=situation.can_be_called,
         has_tools=situation.has_tools,
+        offer=free_name(OFFER_NAME, situation.names)
+        if can_declare and _offers(order) and can_offer(situation)
+        else None,
         room_tokens=order.room_tokens,
     )
+
+
+def _offers(order: Order) -> bool:
+    """Say whether the model is to have the tool that asks for a compaction."""
+    makes_any = order.means is not None and not order.preset.shadow
+    return makes_any and any(isinstance(policy, OfferCompaction) for policy in order.preset.policies)
 
 
 def refusal_fact(situation: Situation) -> str:

@@ -163,6 +163,11 @@ class _Job:
         return self._sent.plan.reader if self._sent else None
 
     @property
+    def _others(self) -> tuple[str, ...]:
+        """Names of our other tools, which are declared with the reading tool alone."""
+        return (self._sent.plan.offer,) if self._sent and self._sent.plan.offer else ()
+
+    @property
     def _guard(self) -> Guard | None:
         """The stubs in the request, where there are any."""
         return self._gateway.compactor.guard(self._sent) if self._sent else None
@@ -298,6 +303,7 @@ class _Job:
             streaming=response.is_event_stream,
             json_mode=self._compacted is not None and self._compacted.situation.is_json,
             guard=guard,
+            others=self._others,
             salt=self._compacted.ledger.id.encode() if self._compacted else b"",
         )
         turn = Turn(Interceptor(options), self._rounds, self._responder)
@@ -318,7 +324,7 @@ class _Job:
 
     def _is_ours(self, body: bytes, guard: Guard | None) -> bool:
         """Say whether a whole answer may hold a call or a stub of ours; most do not, and need not be taken apart."""
-        has_call = self._reader is not None and self._reader.encode() in body
+        has_call = self._reader is not None and any(name.encode() in body for name in (self._reader, *self._others))
         return has_call or (guard is not None and _STUB_START in body) or b"\\u" in body
 
     async def _account(self, compacted: Compacted, summary: Summary) -> None:

@@ -10,7 +10,7 @@ import structlog
 from proxy.compaction import Compacted, Compactor
 from proxy.core.envelope import open_envelope
 from proxy.core.intercept import ToolUse
-from proxy.core.ledger import Hidden, HiddenTurn
+from proxy.core.ledger import Hidden, HiddenTurn, Wished
 from proxy.core.rewrite import append_messages
 from proxy.errors import StoreError
 from proxy.reader import Reader, ReadScope
@@ -36,8 +36,13 @@ class HiddenRounds:
         return await self._ask(append_messages(open_envelope(body), messages))
 
     async def answer(self, uses: tuple[ToolUse, ...]) -> tuple[str, ...]:
-        """Answer calls of the reading tool."""
+        """Answer calls of our tools."""
+        return tuple(await asyncio.gather(*map(self._answer, uses)))
+
+    async def _answer(self, use: ToolUse) -> str:
         compacted = self._compacted
+        if use.name == compacted.plan.offer:
+            return await self._wish()
         scope = ReadScope(
             tenant=compacted.order.identity.tenant,
             ledger=compacted.ledger,
@@ -45,7 +50,22 @@ class HiddenRounds:
             plan=compacted.plan,
             read_tokens=compacted.order.preset.read_tokens,
         )
-        return tuple(await asyncio.gather(*(self._reader.answer(use, scope) for use in uses)))
+        return await self._reader.answer(use, scope)
+
+    async def _wish(self) -> str:
+        """Note that the model wants a compaction, where one is worth it, and tell it what comes of that."""
+        compacted = self._compacted
+        means = compacted.order.means
+        if means is None or compacted.sent_tokens * 2 < means.bounds.trigger_tokens:
+            return "The conversation is short, so nothing is compacted. Go on with the work."
+        try:
+            await self._compactor.sessions.append_later(
+                compacted.order.identity.tenant, compacted.ledger, [Wished("model")]
+            )
+        except StoreError as error:
+            log.warning("wish_not_stored", error=error.message)
+            return "The conversation cannot be compacted now. Go on with the work."
+        return f"The conversation is compacted before your next turn; {self._compacted.plan.reader} reads all of it."
 
     async def remember(self, turn: HiddenTurn) -> None:
         """Write a hidden turn into the ledger; without it the next request loses a cached prefix, and no more."""

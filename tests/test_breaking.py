@@ -15,7 +15,7 @@ from policies.summarise_history import SummariseHistory
 from policies.truncate_inputs import TruncateInputs
 from proxy.compaction import Compacted
 from proxy.core.compaction import Bounds
-from proxy.core.wire.chat_tools import TOOL_NAME
+from proxy.core.reading import TOOL_NAME
 from proxy.errors import Unreachable
 from proxy.occasion import Means
 from proxy.presets import Preset

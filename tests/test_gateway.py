@@ -92,10 +92,10 @@ class Place:
         self.sent: list[httpx.Request] = []
         options = StoreOptions()
         self.store = FailingStore(options, time.time)
-        settings = Settings(presets=built_in() | {"small": SMALL}, defaults=Defaults(preset="small"))
+        self.settings = Settings(presets=built_in() | {"small": SMALL}, defaults=Defaults(preset="small"))
         provider = Provider(make_target("http://up.test/v1", Reach(), {}))
         parts = Parts(
-            settings=lambda: settings,
+            settings=lambda: self.settings,
             provider=lambda _: provider,
             store=self.store,
             store_options=options,

@@ -12,7 +12,7 @@ Where rule 2 or 3 finds a call whose arguments are whole and the delta brings a 
 call all the same: parallel calls without ids. Nulls, empty strings and a missing `function` add nothing; a name may
 come in pieces, or again with every delta.
 
-Whose a call is shows in its name: ours when it equals the reading tool's, open while it is still the beginning of that,
+Whose a call is shows in its name: ours when it is that of a tool of ours, open while it is still the beginning of one,
 theirs otherwise. Arguments end a name; so the client's tool `read` is told from a first piece of `read_offloaded`.
 """
 
@@ -40,7 +40,7 @@ class Owner(StrEnum):
     """Whose a call is."""
 
     OPEN = "open"
-    OURS = "ours"  # of the reading tool, or declined: answered here, never shown
+    OURS = "ours"  # of a tool of ours, or declined: answered here, never shown
     THEIRS = "theirs"
 
 
@@ -88,7 +88,7 @@ class Call:
         """Fix whose the call is."""
         self.owner, self.is_settled = owner, True
 
-    def absorb(self, delta: Fields, tool: str | None) -> Route:
+    def absorb(self, delta: Fields, tools: Sequence[str]) -> Route:
         """Add a delta."""
         is_id_new = self.id is None and not is_empty(delta.get("id"))
         if is_id_new:
@@ -96,10 +96,10 @@ class Call:
         is_name_new, known = False, len(self.pieces)
         for key, value in delta.items():
             if key in _BODIES:
-                is_name_new = self._absorb_body(key, value, tool)
+                is_name_new = self._absorb_body(key, value, tools)
             elif key not in ("id", "index") and not is_empty(value):
                 self.fields[key] = value
-        self._judge(tool)
+        self._judge(tools)
         return Route(delta, self, "".join(self.pieces[known:]), is_id_new, is_name_new)
 
     def encode(self) -> Raw:
@@ -129,31 +129,31 @@ class Call:
     def _extras(self) -> Fields:
         return {key: value for key, value in self.fields.items() if key != "type"}
 
-    def _absorb_body(self, key: str, value: Raw, tool: str | None) -> bool:
+    def _absorb_body(self, key: str, value: Raw, tools: Sequence[str]) -> bool:
         body = read_object(value)
         if body is None:
             return False
         self.body_key = key
-        is_name_new = self._absorb_name(read_text(body.pop("name", None)), tool)
+        is_name_new = self._absorb_name(read_text(body.pop("name", None)), tools)
         piece = _text_of(body.pop(_BODIES[key], None))
         if piece:
             self.pieces.append(piece)
         self.body.update((name, part) for name, part in body.items() if not is_empty(part))
         return is_name_new
 
-    def _absorb_name(self, piece: str | None, tool: str | None) -> bool:
+    def _absorb_name(self, piece: str | None, tools: Sequence[str]) -> bool:
         if not piece or piece == self.name or (self.name and self.pieces):
             return False
-        self.name = piece if piece == tool else self.name + piece
+        self.name = piece if piece in tools else self.name + piece
         return True
 
-    def _judge(self, tool: str | None) -> None:
+    def _judge(self, tools: Sequence[str]) -> None:
         if self.is_settled:
             return
         has_arguments = bool(self.pieces)
-        if tool is None or self.body_key != "function" or not tool.startswith(self.name):
+        if self.body_key != "function" or not any(tool.startswith(self.name) for tool in tools):
             self.settle(Owner.THEIRS)
-        elif self.name == tool:
+        elif self.name in tools:
             self.owner, self.is_settled = Owner.OURS, has_arguments
         elif self.name and has_arguments:
             self.settle(Owner.THEIRS)
@@ -164,8 +164,9 @@ class Call:
 class Calls:
     """All calls of one assistant message, in order."""
 
-    def __init__(self, tool: str | None) -> None:
-        self._tool = tool
+    def __init__(self, tools: Sequence[str]) -> None:
+        """`tools` are the gateway's own in this request."""
+        self._tools = tools
         self._all: list[Call] = []
         self._by_id: dict[bytes, Call] = {}
         self._by_index: dict[int, Call] = {}
@@ -191,7 +192,7 @@ class Calls:
     def add(self, entries: Iterable[Raw]) -> list[Route]:
         """Give each delta to its call."""
         deltas = (read_object(entry) for entry in entries)
-        return [self._find(delta).absorb(delta, self._tool) for delta in deltas if delta is not None]
+        return [self._find(delta).absorb(delta, self._tools) for delta in deltas if delta is not None]
 
     def take(self, entries: Iterable[Raw]) -> list[Route]:
         """Add whole calls of a message that was not streamed."""
@@ -200,7 +201,7 @@ class Calls:
             delta = read_object(entry)
             if delta is not None:
                 call = self._open()
-                routes.append(call.absorb(delta, self._tool))
+                routes.append(call.absorb(delta, self._tools))
                 call.whole = entry
         self.settle_names()
         return routes

@@ -98,7 +98,7 @@ class Interceptor:
         self._is_stream = options.streaming
         self._has_tool = True
         self._splitter = Splitter()
-        self._round = Round(options.tool, options.guard)
+        self._round = Round(options.tool, options.guard, options.others)
         self._outlet = Outlet(options, self._round)
         self._hidden = HiddenRounds()
         self._usages: list[Raw | None] = []  # of the hidden rounds
@@ -319,7 +319,7 @@ class Interceptor:
         is_content_hidden = self._options.json_mode and not self._is_stream
         self._hidden.add(self._round, self._answers or (), is_content_hidden=is_content_hidden)
         self._usages.append(self._round.usage)
-        self._round = self._outlet.round = Round(self._options.tool, self._options.guard)
+        self._round = self._outlet.round = Round(self._options.tool, self._options.guard, self._options.others)
         self._splitter, self._answers = Splitter(), None
         self._has_tool = len(self._hidden) < self._options.rounds
         self._command(Reopen(self._hidden.messages, self._has_tool))

@@ -36,6 +36,7 @@ class Terms(msgspec.Struct, frozen=True):
     reader: str | None  # name for the reading tool; None: it cannot be declared in this request
     may_offload: bool  # False: nothing new leaves (the model cannot call the tool in this turn)
     has_tools: bool  # the client declares tools
+    offer: str | None = None  # name for the tool that asks for a compaction; None: it is not offered
     refused: frozenset[str] = frozenset()  # refs that were erased for good: their texts stay
     room_tokens: int | None = None  # what fits at most, counted as estimates are; None: nobody knows
 
@@ -52,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     recognition: Recognition
     reader: str | None = None  # declare the reading tool under this name
+    offer: str | None = None  # and the tool that asks for a compaction under this
     stubs: dict[Place, Offloaded] = {}
     grafts: dict[int, HiddenTurn] = {}  # by index of the visible message
     fresh: tuple[Fresh, ...] = ()
@@ -109,6 +111,7 @@ class Planner:
         return Plan(
             recognition=recognition,
             reader=terms.reader if is_declared else None,
+            offer=terms.offer if is_declared else None,
             stubs=stubs,
             grafts=_grafts(history, recognition),
             fresh=fresh,

@@ -99,6 +99,9 @@ class _Unclear(ValueError):
 
 TOOL_TOKENS: Final = 90
 """What the declaration is counted as, whatever number its name ends with."""
+OFFER_NAME: Final = "compact_conversation"
+OFFER_TOKENS: Final = 50
+"""The same of the tool that a model may ask for a compaction with."""
 
 
 @cache
@@ -117,6 +120,17 @@ def tool_declaration(name: str) -> bytes:
         "name": name,
         "description": "Read offloaded text by rows (the first is 1) or regex pattern",
         "parameters": {"type": "object", "properties": properties, "required": ["ref"]},
+    }
+    return msgspec.json.encode({"type": "function", "function": function})
+
+
+@cache
+def offer_declaration(name: str) -> bytes:
+    """Return the tool with which a model asks for a compaction, as JSON bytes; it takes no arguments."""
+    function = {
+        "name": name,
+        "description": "Shorten the earlier conversation when a part of the work is done. Nothing is lost.",
+        "parameters": {"type": "object", "properties": {}},
     }
     return msgspec.json.encode({"type": "function", "function": function})
 

@@ -22,8 +22,8 @@ _MEMO_BYTES = 32_000_000
 class ToolWriter(Protocol):
     """How a wire format declares the reading tool and puts hidden turns back."""
 
-    def declare(self, patch: Patch, name: str) -> None:
-        """Append the declaration of the tool to the body, and allow it where the client allows a subset."""
+    def declare(self, patch: Patch, name: str, offer: str | None = None) -> None:
+        """Append the declaration of the tools to the body, and allow them where the client allows a subset."""
         ...
 
     def graft(self, visible: bytes, turn: HiddenTurn) -> list[bytes]:
@@ -60,7 +60,7 @@ class Rewriter:
             if index >= first:
                 patch.replace(Span(*history.messages.span(index)), data)
         if plan.reader is not None:
-            self._writer.declare(patch, plan.reader)
+            self._writer.declare(patch, plan.reader, plan.offer)
         return patch.apply()
 
     def _folded(self, history: History, plan: Plan, fold: Fold, changed: dict[int, bytes]) -> list[bytes]:

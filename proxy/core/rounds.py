@@ -39,12 +39,12 @@ _NO_ANSWER: Final = "The read could not be answered. This is not final: call the
 class Round:
     """One upstream answer, as far as it has come."""
 
-    def __init__(self, tool: str | None, guard: Guard | None = None) -> None:
+    def __init__(self, tool: str | None, guard: Guard | None = None, others: Sequence[str] = ()) -> None:
         self._tool = tool
         self._guard = guard
         self._watch = None if guard is None else Watch(guard)
         self._relays_only = tool is None and guard is None
-        self.calls = Calls(tool)
+        self.calls = Calls(() if tool is None else (tool, *others))
         self.draft = Draft()
         self.kept: list[bytes] = []  # frames that left as they came, read when a call of ours shows up
         self.kept_bytes = 0

@@ -15,7 +15,7 @@ from proxy.core.ledger import HiddenTurn
 
 
 class ToolUse(Struct, frozen=True):
-    """A call of the reading tool; `arguments` is the text that the model wrote."""
+    """A call of a tool of the gateway; `arguments` is the text that the model wrote."""
 
     id: str
     name: str
@@ -32,6 +32,7 @@ class InterceptOptions(Struct, frozen=True):
     json_mode: bool = False  # the answer has to be JSON: text before a hidden call must not be put in front of it
     added_usage: bool = False  # the gateway asked for usage itself, so an unasked usage chunk is not the client's
     guard: Guard | None = None  # the stubs in the request, which a model may copy into a call
+    others: tuple[str, ...] = ()  # further tools of the gateway, declared together with the reading tool
     salt: bytes = b""  # makes ids for calls that came without; a constant of the request
 
     @property

@@ -21,7 +21,7 @@ Dialect = tuple[list[Delta], list[Seen]]
 
 def collect(*deltas: Delta) -> Calls:
     """Return the calls of one message, each delta in a chunk of its own."""
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     for delta in deltas:
         collected.add([write(delta)])
     return collected
@@ -110,7 +110,7 @@ def test_every_dialect_gives_the_same_calls(kind: str) -> None:
 
 def test_deltas_of_one_chunk_are_told_apart() -> None:
     """Several calls in one chunk, and entries that are no objects, do no harm."""
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     routes = collected.add([write(x) for x in (call(None, "a", "f", '{"k":1}'), None, 7, call(None, "b", "g", "{}"))])
     assert seen(collected) == TWO
     assert [route.call.position for route in routes] == [0, 1]
@@ -151,12 +151,12 @@ def test_the_end_of_a_turn_ends_names() -> None:
     collected.settle_names()
     assert [c.owner for c in collected] == [Owner.THEIRS, Owner.OURS]
     assert collect(call(0, "a", "f", "")).are_theirs()
-    assert not Calls(TOOL).are_theirs()
+    assert not Calls((TOOL,)).are_theirs()
 
 
 def test_without_a_tool_every_call_is_the_clients() -> None:
     """A turn that only relays knows no name of ours."""
-    collected = Calls(None)
+    collected = Calls(())
     collected.add([write(call(0, "a", TOOL, ""))])
     assert collected.are_theirs()
 
@@ -201,10 +201,10 @@ def test_whole_calls_stay_as_they_came() -> None:
     """A call that has everything keeps its bytes; ids that stand twice are told apart; objects become text."""
     arguments = rb'"{\"ref\": \"\u00e9\"}"'
     good = b'{"id":"a","type":"function","function":{"name":"read_offloaded","arguments":%s},"x":1.0}' % arguments
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     collected.take([write(1), *map(write, (tool_call("a", "f", "cut"), tool_call("z", arguments={"ref": "x"})))])
     assert [c.owner for c in collected] == [Owner.THEIRS, Owner.OURS]
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     collected.take([*map(Raw, (good, good)), write(tool_call("z", arguments={"ref": "x"}))])
     collected.mend(b"")
     first, second, third = collected
@@ -215,7 +215,7 @@ def test_whole_calls_stay_as_they_came() -> None:
 
 def restored(*deltas: Delta, held: int, arguments: str) -> list[list[Delta]]:
     """Return the last deltas of one call, which were held back, after its arguments were restored."""
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     routes = [collected.add([write(delta)]) for delta in deltas]
     next(iter(collected)).restore(arguments)
     kept = restored_routes(routes[-held:])
@@ -240,7 +240,7 @@ def test_restored_arguments_come_in_one_piece() -> None:
 
 def test_other_calls_are_not_touched_by_a_restored_one() -> None:
     """Their deltas are the same objects."""
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     routes = collected.add([write(call(0, "a", "f", "x")), write(call(1, "b", "g", "y"))])
     assert restored_routes([routes]) == [tuple(routes)]
     next(iter(collected)).restore("z")
@@ -252,7 +252,7 @@ def test_other_calls_are_not_touched_by_a_restored_one() -> None:
 def test_a_declined_call_is_answered_here() -> None:
     """It goes back as the model wrote it, free text too, and is never shown."""
     made = {"id": "p", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     collected.take([write(made)])
     (one,) = collected
     one.decline("no")
@@ -278,3 +278,18 @@ def test_positions_are_the_order_of_appearance(deltas: list[Delta]) -> None:
     collected = collect(*deltas)
     assert [c.position for c in collected] == list(range(len(collected)))
     assert all(isinstance(c, Call) for c in collected)
+
+
+@pytest.mark.parametrize("cut", range(1, len("compact_conversation")))
+def test_there_may_be_more_tools_of_ours(cut: int) -> None:
+    """A call is open while its name may still become one of them, and theirs once it cannot."""
+    name = "compact_conversation"
+    collected = Calls((TOOL, name))
+    for piece in (name[:cut], name[cut:]):
+        assert not collected.has(Owner.THEIRS)
+        collected.add([Raw(json.dumps({"index": 0, "function": {"name": piece}}).encode())])
+    collected.settle_names()
+    assert [call.name for call in collected.of(Owner.OURS)] == [name]
+    other = Calls((TOOL, name))
+    other.add([Raw(json.dumps({"index": 0, "function": {"name": name[:cut] + "!"}}).encode())])
+    assert other.has(Owner.THEIRS)

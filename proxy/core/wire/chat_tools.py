@@ -9,10 +9,9 @@ import msgspec
 
 from proxy.core.envelope import Envelope, Patch, decode, split_list
 from proxy.core.ledger import HiddenTurn
-from proxy.core.reading import tool_declaration
+from proxy.core.reading import TOOL_NAME, offer_declaration, tool_declaration
 from proxy.core.wire.raw_fields import encode_lenient, encode_text, join_fields, split_fields
 
-TOOL_NAME = "read_offloaded"
 _MOST_TOOLS = 128
 # Models with built-in search take no function tools.
 _SEARCH_MODEL = re.compile(r"search-(preview|api)")
@@ -53,13 +52,21 @@ def look_at(envelope: Envelope, *, takes_tools_with_json: bool) -> Situation:
 
 def choose_name(taken: frozenset[str], kept: str | None) -> str:
     """Return the name for the reading tool: the one it had, unless the client has a tool of that name."""
-    if kept is not None and kept not in taken:
-        return kept
-    name, number = TOOL_NAME, 1
+    return kept if kept is not None and kept not in taken else free_name(TOOL_NAME, taken)
+
+
+def free_name(wanted: str, taken: frozenset[str]) -> str:
+    """Return a name that the client has no tool of: the wanted one, else with a number."""
+    name, number = wanted, 1
     while name in taken:
         number += 1
-        name = f"{TOOL_NAME}_{number}"
+        name = f"{wanted}_{number}"
     return name
+
+
+def can_offer(situation: Situation) -> bool:
+    """Say whether a second tool can be declared, too."""
+    return situation.has_tools and len(situation.names) < _MOST_TOOLS - 1
 
 
 def _obstacle(envelope: Envelope, tools: object, model: str) -> str | None:
@@ -107,14 +114,18 @@ def _tool_name(tool: dict[str, Any]) -> str | None:
 class ChatTools:
     """Writes the tool and hidden turns into Chat Completions bodies."""
 
-    def declare(self, patch: Patch, name: str) -> None:
-        """Append the declaration, last in `tools`, and add the tool to an `allowed_tools` choice."""
-        patch.append_element("tools", tool_declaration(name))
+    def declare(self, patch: Patch, name: str, offer: str | None = None) -> None:
+        """Append the declaration, last in `tools`, and add the tool to an `allowed_tools` choice.
+
+        `offer` is the name of the tool that asks for a compaction, declared in front of it.
+        """
+        offered = [] if offer is None else [offer_declaration(offer)]
+        patch.append_element("tools", b",".join([*offered, tool_declaration(name)]))
         choice = patch.envelope.value("tool_choice")
         tools = _allowed(choice)
         if isinstance(choice, dict) and tools is not None:
-            mine = {"type": "function", "function": {"name": name}}
-            allowed = {**choice["allowed_tools"], "tools": [*tools, mine]}
+            mine = [{"type": "function", "function": {"name": own}} for own in (offer, name) if own is not None]
+            allowed = {**choice["allowed_tools"], "tools": [*tools, *mine]}
             patch.set_field("tool_choice", encode_lenient({**choice, "allowed_tools": allowed}))
 
     def graft(self, visible: bytes, turn: HiddenTurn) -> list[bytes]:

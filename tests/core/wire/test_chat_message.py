@@ -150,7 +150,7 @@ def test_long_messages_are_joined_as_they_come() -> None:
 
 def test_a_message_with_and_without_calls() -> None:
     """Calls are put in or taken out; all else stays."""
-    collected = Calls(TOOL)
+    collected = Calls((TOOL,))
     collected.take([write(tool_call("a", "f", "{}"))])
     message = fields({"role": "assistant", "content": "", "x": 1, "tool_calls": [tool_call("h")]})
     assert decoded(with_calls(message, collected))["tool_calls"] == [tool_call("a", "f", "{}")]

@@ -175,7 +175,7 @@ class Seam:
 
     def __init__(self) -> None:
         self.splice = Splice()
-        self.calls = Calls(TOOL)
+        self.calls = Calls((TOOL,))
 
     def edit(self, value: Any) -> Any:
         """Return an edited chunk decoded, None if it is dropped."""
