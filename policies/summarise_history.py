@@ -13,7 +13,16 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class SummariseHistory(CompactionPolicy, frozen=True, tag="summarise_history"):
-    """At a compaction, put the oldest turns into one block: what the user said verbatim, what was done, a summary."""
+    """At a compaction, put the oldest turns into one block: what the user said verbatim, what was done, a summary.
+
+    `summarise` has a model write the summary, `mechanical` does without. `selective` keeps the best steps of what is
+    replaced verbatim behind the block, chosen by code, and asks no model; `hybrid` does so and has a summary as well.
+
+    `ratio` is the share of what is replaced, in tokens, that may stay. Steps are kept up to it while the request
+    remains within the preset's target; a summary longer than it, than half of the target, or than a quarter of it
+    beside steps, is cut at the ends of its longest sections. What code puts into the block counts against the target
+    alone: the user's words, what was done, how to read it back.
+    """
 
     summary: ClassVar[str] = "the oldest turns become one block at a compaction"
 
@@ -24,3 +33,13 @@ class SummariseHistory(CompactionPolicy, frozen=True, tag="summarise_history"):
     model: Annotated[_Text | None, Meta(description="Unset: the request's own model.")] = None
     wait_seconds: Annotated[Seconds, Meta(description="How long a request at the limit waits.")] = 20.0
     prompt: Annotated[_Text | None, Meta(description="Instructions instead of the built-in ones.")] = None
+
+    @property
+    def narrates(self) -> bool:
+        """Whether a model writes a summary."""
+        return self.strategy in ("summarise", "hybrid")
+
+    @property
+    def selects(self) -> bool:
+        """Whether the best steps stay."""
+        return self.strategy in ("selective", "hybrid")

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
+from policies.clear_reasoning import ClearReasoning
 from policies.truncate_inputs import TruncateInputs
 from proxy.core.breaks import Breaker, Measures
-from proxy.core.compaction import Bounds, Knobs, units
+from proxy.core.compaction import Bounds, Knobs, Reduction
 from proxy.core.history import History
-from proxy.core.ledger import Declined
+from proxy.core.ledger import Declined, Narrated
 from proxy.core.narrative import NARRATIVE_TOKENS
 from proxy.core.plan import Plan
 from proxy.core.reading import TOOL_TOKENS
+from proxy.core.steps import steps
 from proxy.core.wire.chat import ChatAdapter
 from proxy.counting import Counter
 from proxy.narration import Narrator
@@ -29,6 +31,7 @@ _MOST_OF_TARGET = 0.5
 _EARLIEST = 0.8  # of the trigger, for a narrative to be asked for
 _STEPS_AHEAD = 2
 _STEPS_MEASURED = 6
+_BESIDE_STEPS = 0.25  # of the target for a summary that shares it with steps
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -49,45 +52,59 @@ class Breaks:
 
     async def plan(self, plan: Plan, occasion: Occasion) -> Decision:
         """Return the plan with a compaction in it where one is due."""
-        bounds, history, is_wished = (
-            occasion.means.bounds,
-            occasion.history,
-            occasion.known.recognition.ledger.is_wished,
-        )
-        is_small = (
-            len(occasion.envelope.body) < bounds.trigger_tokens and not plan.grafts
-        )  # a token has a byte at least
+        trigger, history = occasion.means.bounds.trigger_tokens, occasion.history
+        is_wished = occasion.known.recognition.ledger.is_wished
+        is_small = len(occasion.envelope.body) < trigger and not plan.grafts  # a token has a byte at least
         if is_small and not is_wished:
             return Decision(plan)
         measures = await self._measure(plan, occasion)
         ready = msgspec.structs.replace(plan, reader=plan.reader or occasion.reader)
-        reduction = self._breaker.reduce(history, ready, _at_once(measures) if is_wished else _ahead(measures, history))
-        if reduction is None and is_wished:
-            declined = Declined(history.length + plan.recognition.shift)
-            return Decision(msgspec.structs.replace(plan, entries=(*plan.entries, declined)))
+        early = _at_once(measures) if is_wished else _ahead(measures, history)
+        reduction = self._breaker.reduce(history, ready, early)
         if reduction is None:
-            is_over = self._breaker.total(history, plan, measures) > bounds.limit_tokens
-            return Decision(msgspec.structs.replace(plan, is_over=is_over))
-        is_due = is_wished or reduction.before >= bounds.trigger_tokens
-        writer, narrative = occasion.writer, None
-        if reduction.cut is not None and writer is not None:
-            narrative = self._narrator.written(occasion, reduction.cut)
-            if narrative is None and not reduction.is_forced:
-                return Decision(plan, self._narrator.need(occasion, writer, len(history)))
-            if narrative is None:
-                need = self._narrator.need(occasion, writer, reduction.cut)
-                narrative = await self._narrator.wait(need, occasion.means.ask, writer.wait_seconds)
-            elif not reduction.is_forced and narrative.cut < occasion.position(reduction.cut):
-                cut = _boundary(history, occasion.index(narrative.cut))
-                reduction = msgspec.structs.replace(reduction, cut=cut)
-        if not is_due:
-            return Decision(plan)
-        broken = self._breaker.carry_out(history, ready, reduction, occasion.known.root, narrative)
+            return Decision(self._unreduced(plan, occasion, measures))
+        is_due = is_wished or reduction.before >= trigger
+        narrative = await self._narrative(occasion, reduction, is_due=is_due)
+        if isinstance(narrative, SummaryNeed):
+            return Decision(plan, narrative)
+        return Decision(self._broken(ready, occasion, measures, reduction, narrative) if is_due else plan)
+
+    def _unreduced(self, plan: Plan, occasion: Occasion, measures: Measures) -> Plan:
+        """Return the plan of a request in which there is nothing to be done, or nothing to be gained."""
+        history = occasion.history
+        if occasion.known.recognition.ledger.is_wished:
+            declined = Declined(history.length + plan.recognition.shift)
+            return msgspec.structs.replace(plan, entries=(*plan.entries, declined))
+        is_over = self._breaker.total(history, plan, measures) > measures.bounds.limit_tokens
+        return msgspec.structs.replace(plan, is_over=is_over)
+
+    async def _narrative(
+        self, occasion: Occasion, reduction: Reduction, *, is_due: bool
+    ) -> Narrated | SummaryNeed | None:
+        """Return the narrative for a compaction, or the one to be written first; None where it goes without."""
+        writer = occasion.writer
+        if reduction.cut is None or writer is None:
+            return None
+        narrative = self._narrator.written(occasion, reduction.cut)
+        if narrative is not None or (is_due and self._narrator.is_lost(occasion)):
+            return narrative
+        if not reduction.is_forced:
+            return self._narrator.need(occasion, writer, len(occasion.history))
+        need = self._narrator.need(occasion, writer, reduction.cut)
+        return await self._narrator.wait(need, occasion.means.ask, writer.wait_seconds)
+
+    def _broken(
+        self, plan: Plan, occasion: Occasion, measures: Measures, reduction: Reduction, narrative: Narrated | None
+    ) -> Plan:
+        """Return the plan with the compaction in it; without the narrative where that would be too much."""
+        history, limit = occasion.history, measures.bounds.limit_tokens
+        if narrative is not None:
+            reduction = _told(reduction, occasion, narrative)
+        broken = self._breaker.carry_out(history, plan, reduction, occasion.known.root, narrative)
         after = self._breaker.total(history, broken, measures)
-        if narrative is not None and after > bounds.limit_tokens:
-            broken = self._breaker.carry_out(history, ready, reduction, occasion.known.root, None)
-            after = self._breaker.total(history, broken, measures)
-        return Decision(msgspec.structs.replace(broken, is_over=after > bounds.limit_tokens))
+        if narrative is not None and after > limit:
+            return self._broken(plan, occasion, measures, reduction, None)
+        return msgspec.structs.replace(broken, is_over=after > limit)
 
     async def _measure(self, plan: Plan, occasion: Occasion) -> Measures:
         envelope = occasion.envelope
@@ -105,7 +122,8 @@ class Breaks:
 
 def _at_once(measures: Measures) -> Measures:
     """Return the measures for a compaction that was asked for."""
-    return msgspec.structs.replace(measures, bounds=msgspec.structs.replace(measures.bounds, trigger_tokens=0))
+    bounds = msgspec.structs.replace(measures.bounds, trigger_tokens=0, is_wished=True)
+    return msgspec.structs.replace(measures, bounds=bounds)
 
 
 def _ahead(measures: Measures, history: History) -> Measures:
@@ -114,28 +132,38 @@ def _ahead(measures: Measures, history: History) -> Measures:
     Asked for much earlier a narrative would be paid for in every session that ends before the trigger.
     """
     bounds = measures.bounds
-    newest = units(history)[-_STEPS_MEASURED:]
-    growth = sum(sum(measures.messages[unit.start : unit.stop]) for unit in newest) // max(1, len(newest))
+    newest = steps(history)[-_STEPS_MEASURED:]
+    growth = sum(sum(measures.messages[step.start : step.stop]) for step in newest) // max(1, len(newest))
     trigger = max(int(bounds.trigger_tokens * _EARLIEST), bounds.trigger_tokens - _STEPS_AHEAD * growth)
     return msgspec.structs.replace(measures, bounds=msgspec.structs.replace(bounds, trigger_tokens=trigger))
 
 
-def _boundary(history: History, index: int) -> int:
-    """Return the last beginning of a step that is not behind `index`."""
-    return max((unit.start for unit in units(history) if unit.start <= index), default=history.leading)
+def _told(reduction: Reduction, occasion: Occasion, narrative: Narrated) -> Reduction:
+    """Return the reduction with a block that ends where its narrative does, if the request fits all the same."""
+    told = occasion.index(narrative.cut)
+    if reduction.is_forced or reduction.cut is None or told >= reduction.cut:
+        return reduction
+    cut = max((step.start for step in steps(occasion.history) if step.start <= told), default=told)
+    chosen = tuple(index for index in reduction.chosen if index < cut)
+    return msgspec.structs.replace(reduction, cut=cut, chosen=chosen)
 
 
 def _knobs(preset: Preset, bounds: Bounds) -> Knobs:
     inputs = next((p for p in preset.policies if isinstance(p, TruncateInputs)), None)
+    clears = any(isinstance(p, ClearReasoning) for p in preset.policies)
     fold = summarise_policy(preset)
     if fold is None:
-        return Knobs(inputs_over_characters=inputs.over_chars if inputs else None)
-    room = min(NARRATIVE_TOKENS, int(bounds.target_tokens * _MOST_OF_TARGET))
+        return Knobs(inputs_over_characters=inputs.over_chars if inputs else None, clears_reasoning=clears)
+    share = _BESIDE_STEPS if fold.selects else _MOST_OF_TARGET
+    room = min(NARRATIVE_TOKENS, int(bounds.target_tokens * share))
     return Knobs(
         inputs_over_characters=inputs.over_chars if inputs else None,
         takes_results=True,
         folds=True,
         keep_steps=fold.keep_steps,
         keep_messages=fold.keep_messages,
-        narrative_tokens=0 if fold.strategy == "mechanical" else room,
+        narrative_tokens=room if fold.narrates else 0,
+        clears_reasoning=clears,
+        selects=fold.selects,
+        ratio=fold.ratio,
     )

@@ -207,17 +207,18 @@ class Compactor:
         outside = len(envelope.body) - history.messages.size_bytes
         received = history.estimated_tokens + outside // _BYTES_PER_TOKEN
         sent, fold = received, plan.fold
-        first, goal = (0, None) if fold is None else (fold.cut, fold.goal)
+        shown = range(len(history)) if fold is None else {fold.goal, *fold.chosen, *range(fold.cut, len(history))}
         for (index, at), entry in plan.stubs.items():
             raw = history.messages[index]
             stub = self._stubs.render(entry, partial(self.adapter.text, raw, at))
             slot = next(s for s in history.facts[index].slots if s.at == at)
             received += entry.tokens - slot.size_bytes // _BYTES_PER_TOKEN
-            if index >= first or index == goal:
+            if index in shown:
                 sent += (len(text_bytes(stub)) - slot.size_bytes) // _BYTES_PER_TOKEN
         if fold is not None:
             gone = [history.facts[i].estimated_tokens for i in fold.leaving(history)]
             sent += len(text_bytes(self._breaker.render(history, plan))) // _BYTES_PER_TOKEN - sum(gone)
+        sent -= sum(history.facts[index].reasoning_bytes // _BYTES_PER_TOKEN for index in plan.bare.intersection(shown))
         for turn in plan.grafts.values():
             sent += sum(map(len, (*turn.rounds, *turn.answers))) // _BYTES_PER_TOKEN
         return received, sent + (TOOL_TOKENS if plan.reader else 0) + (OFFER_TOKENS if plan.offer else 0)

@@ -18,6 +18,7 @@ from policies.summarise_history import SummariseHistory
 from proxy.core.envelope import open_envelope
 from proxy.core.history import History
 from proxy.core.ledger import Narrated
+from proxy.core.memo import Memo
 from proxy.core.narrative import instruction
 from proxy.core.wire.chat import ChatAdapter
 from proxy.core.wire.chat_fork import fork
@@ -31,8 +32,11 @@ log = structlog.get_logger()
 
 _MOST_OF_SPAN: Final = 0.75
 _MOST_LINKS: Final = 7  # narratives made of narratives, before one is made of the messages again
-_HEAD_CHARACTERS: Final = 5_000  # of a message in a transcript
-_TAIL_CHARACTERS: Final = 3_000
+_FAILURES_IN_A_ROW: Final = 2
+_KEPT: Final = 4_096
+_TRANSCRIPT_CHARACTERS: Final = 240_000
+_MOST_CHARACTERS: Final = 8_000  # of one text in a transcript
+_LEAST_CHARACTERS: Final = 300
 _MOST_SPOKEN: Final = 8
 
 
@@ -44,23 +48,27 @@ class Narrator:
         self._sessions = sessions
         self._summariser = Summariser(counter)
         self._running: dict[tuple[str, str], tuple[SummaryNeed, Task]] = {}  # by tenant and ledger
+        self._newest: Memo[tuple[str, str], int] = Memo(_KEPT)  # cuts of those written here
         self._keepers: set[asyncio.Future[None]] = set()
 
     def written(self, occasion: Occasion, cut: int) -> Narrated | None:
         """Return the newest narrative that tells most of the span up to the index `cut`."""
-        folded = occasion.folded
-        first = 0 if folded is None or folded.cut is None else folded.cut
-        enough = first + (occasion.position(cut) - first) * _MOST_OF_SPAN
-        narratives = occasion.known.recognition.ledger.narratives
-        return max((n for n in narratives if n.cut > first and n.cut >= enough), key=lambda n: n.cut, default=None)
+        narratives, first = occasion.known.recognition.ledger.narratives, _first(occasion)
+        usable = (n for n in narratives if _tells_most(n.cut, first, occasion.position(cut)))
+        return max(usable, key=lambda n: n.cut, default=None)
+
+    def is_lost(self, occasion: Occasion) -> bool:
+        """Tell whether no narrative is to be had of a conversation, so that waiting for one is in vain."""
+        identity, ledger = occasion.known.identity, occasion.known.recognition.ledger
+        return self._summariser.failures(identity.tenant, ledger.id) >= _FAILURES_IN_A_ROW
 
     def need(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> SummaryNeed:
         """Return what is to be told of the messages in front of the index `cut`."""
         folded, history = occasion.folded, occasion.history
         model = writer.model or occasion.means.model
         is_anew = self._is_anew(occasion)
-        start = 0 if is_anew or folded is None or folded.cut is None else folded.cut
-        first = max(history.leading, occasion.index(start))
+        start = 0 if is_anew else _first(occasion)
+        span = range(max(history.leading, occasion.index(start)), cut)
         return SummaryNeed(
             tenant=occasion.known.identity.tenant,
             ledger=occasion.known.recognition.ledger.id,
@@ -68,7 +76,7 @@ class Narrator:
             cut=occasion.position(cut),
             previous="" if folded is None or is_anew else folded.narrative,
             span=history.prefix(b"", cut - history.leading),
-            pieces=lambda: [self._told(history, index) for index in range(first, cut)],
+            pieces=lambda: [self._told(history, index, _most_characters(span)) for index in span],
             spoken=self._spoken(history),
             model=model,
             window_tokens=occasion.means.window_of(model),
@@ -90,7 +98,8 @@ class Narrator:
     def begin(self, need: SummaryNeed, ask: Ask, body: bytes) -> None:
         """Have a narrative written behind `body`, one at a time: a conversation that goes on can use that one."""
         key = need.tenant, need.ledger
-        if key in self._running:
+        # A request that was on its way when the last one was written has not seen that one.
+        if key in self._running or _tells_most(self._newest.get(key) or 0, need.start, need.cut):
             return
         if need.can_fork:
             need = msgspec.structs.replace(need, live=fork(open_envelope(body), instruction(need.prompt)))
@@ -115,6 +124,7 @@ class Narrator:
             ledger = await self._sessions.reload(need.tenant, need.ledger)
             if not any(n.cut == need.cut for n in ledger.narratives):
                 await self._sessions.append_later(need.tenant, ledger, [_entry(need, told)])
+            self._newest.put((need.tenant, need.ledger), need.cut)
         except StoreError as error:
             log.warning("summary_not_stored", error=error.message)
         finally:
@@ -128,13 +138,13 @@ class Narrator:
     def _spoken(self, history: History) -> str:
         users = [i for i, f in enumerate(history.facts) if f.role == "user"]
         texts = (self._adapter.describe(history.messages[i], i, None).text for i in users[-_MOST_SPOKEN:])
-        return "\n".join(text[:_HEAD_CHARACTERS] for text in texts)
+        return "\n".join(text[:_MOST_CHARACTERS] for text in texts)
 
-    def _told(self, history: History, index: int) -> str:
+    def _told(self, history: History, index: int, most: int) -> str:
         entry = self._adapter.describe(history.messages[index], index, history.tool_of(index))
-        calls = "".join(f"\n{call.name} {_shortened(call.arguments)}" for call in entry.calls)
+        calls = "".join(f"\n{call.name} {_shortened(call.arguments, most)}" for call in entry.calls)
         name = f" · {entry.name}" if entry.name else ""
-        return f"--- {entry.role}{name} ---\n{_shortened(entry.text)}{calls}"
+        return f"--- {entry.role}{name} ---\n{_shortened(entry.text, most)}{calls}"
 
 
 def _entry(need: SummaryNeed, told: Told) -> Narrated:
@@ -152,9 +162,25 @@ def _links(narratives: Sequence[Narrated]) -> int:
     return links
 
 
-def _shortened(text: str) -> str:
+def _first(occasion: Occasion) -> int:
+    """Return the position of the first message that no block stands for yet."""
+    folded = occasion.folded
+    return 0 if folded is None or folded.cut is None else folded.cut
+
+
+def _tells_most(told: int, first: int, cut: int) -> bool:
+    """Tell whether a narrative of the messages up to `told` is good enough for those in [first, cut)."""
+    return told > first and told >= first + (cut - first) * _MOST_OF_SPAN
+
+
+def _most_characters(span: range) -> int:
+    """Return how much of one text a transcript of this span has, so that all of it is of a bearable length."""
+    return max(_LEAST_CHARACTERS, min(_MOST_CHARACTERS, _TRANSCRIPT_CHARACTERS // max(1, len(span))))
+
+
+def _shortened(text: str, most: int) -> str:
     """Return a long text without its middle: what a record needs of it stands at its ends."""
-    left_out = len(text) - _HEAD_CHARACTERS - _TAIL_CHARACTERS
-    if left_out <= 0:
+    tail = most // 3
+    if len(text) <= most:
         return text
-    return f"{text[:_HEAD_CHARACTERS]}\n[… {left_out} characters …]\n{text[-_TAIL_CHARACTERS:]}"
+    return f"{text[: most - tail]}\n[… {len(text) - most} characters …]\n{text[-tail:]}"

@@ -45,7 +45,7 @@ class Occasion(msgspec.Struct, frozen=True):
     def writer(self) -> SummariseHistory | None:
         """The policy that wants a narrative; None where the block does without, and in a rehearsal, which is free."""
         policy = summarise_policy(self.preset)
-        return None if policy is None or policy.strategy == "mechanical" or self.preset.shadow else policy
+        return None if policy is None or not policy.narrates or self.preset.shadow else policy
 
     @property
     def folded(self) -> Compacted | None:

@@ -2,8 +2,8 @@
 
 The request's own model is asked on its live prefix, which it reads from cache; where that is impossible, or another
 model is to write, with a transcript, in pieces where it is longer than the window, each on top of the record so far.
-One narrative is written per span at a time; failures are remembered for a while. What an answer is worth is decided by
-`core.narrative`.
+One narrative is written per span at a time; after a failure a conversation is left alone for a while, longer each
+time. What an answer is worth is decided by `core.narrative`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ DEADLINE_SECONDS: Final = 180.0
 _OK = range(200, 300)
 _FORM_STATUSES = frozenset({400, 404, 405, 413, 415, 422, 500, 501})  # a transcript may be taken all the same
 _TRIES = 2
-_BACK_OFF_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 60.0
+_LONGEST_PAUSE_SECONDS = 3600.0
 _MOST_FAILURES = 4096
 _MOST_WRITTEN = 256
 _PROMPT_TOKENS = 600
@@ -102,6 +103,13 @@ class Reply(msgspec.Struct, frozen=True):
     usage: object = None
 
 
+class Failures(msgspec.Struct, frozen=True):
+    """How often in a row no narrative of a conversation was to be had, and until when nobody is asked for another."""
+
+    count: int
+    until: float
+
+
 Ask = Callable[[bytes, str], Awaitable[UpstreamResponse]]  # a body, for a model
 Key = tuple[str, bytes]
 Task = asyncio.Task[Told | None]
@@ -115,7 +123,7 @@ class Summariser:
         self._clock = clock
         self._running: dict[Key, Task] = {}
         self._written: Memo[Key, Task] = Memo(_MOST_WRITTEN)
-        self._failed: dict[Key, float] = {}
+        self._failed: Memo[tuple[str, str], Failures] = Memo(_MOST_FAILURES)  # by tenant and ledger
 
     def begin(self, need: SummaryNeed, ask: Ask) -> Task | None:
         """Start to write, or join what is being or was written; None while an earlier failure is too fresh.
@@ -126,12 +134,18 @@ class Summariser:
         known = self._running.get(key) or self._written.get(key)
         if known is not None:
             return known
-        if self._failed.get(key, 0.0) > self._clock():
+        failed = self._failed.get((need.tenant, need.ledger))
+        if failed is not None and failed.until > self._clock():
             return None
         task = asyncio.ensure_future(self._write(need, ask))
         self._running[key] = task
-        task.add_done_callback(lambda done: self._ended(key, done))
+        task.add_done_callback(lambda done: self._ended(key, need, done))
         return task
+
+    def failures(self, tenant: str, ledger: str) -> int:
+        """Return how often in a row no narrative of a conversation was to be had."""
+        failed = self._failed.get((tenant, ledger))
+        return 0 if failed is None else failed.count
 
     async def close(self) -> None:
         """Stop writing."""
@@ -140,13 +154,15 @@ class Summariser:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _ended(self, key: Key, task: Task) -> None:
+    def _ended(self, key: Key, need: SummaryNeed, task: Task) -> None:
         self._running.pop(key, None)
+        conversation = need.tenant, need.ledger
         if task.cancelled() or task.result() is None:
-            if len(self._failed) >= _MOST_FAILURES:
-                self._failed.clear()
-            self._failed[key] = self._clock() + _BACK_OFF_SECONDS
+            before = self.failures(*conversation)
+            pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**before)
+            self._failed.put(conversation, Failures(before + 1, self._clock() + pause))
         else:
+            self._failed.put(conversation, Failures(0, 0.0))
             self._written.put(key, task)
 
     async def _write(self, need: SummaryNeed, ask: Ask) -> Told | None:

@@ -10,17 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from policies.clear_reasoning import ClearReasoning
 from policies.offload_results import OffloadResults
 from policies.summarise_history import SummariseHistory
 from policies.truncate_inputs import TruncateInputs
-from proxy.compaction import Compacted
+from proxy.compaction import Compacted, Order
 from proxy.core.compaction import Bounds
 from proxy.core.reading import TOOL_NAME
 from proxy.errors import Unreachable
 from proxy.occasion import Means
-from proxy.presets import Preset
+from proxy.presets import Preset, built_in
 from proxy.upstream import UpstreamResponse
 from tests.core.test_breaks import has_pairs
+from tests.core.test_history import history as told_history
 from tests.test_compaction import Desk, sent
 from tests.test_summarise import plain, said
 
@@ -93,13 +95,17 @@ async def calls() -> UpstreamResponse:
     return said('<tool_call>{"name": "rm"}</tool_call>')
 
 
+def order(desk: Desk, messages: list[Message], writer: Writer, bounds: Bounds = BOUNDS, chosen: Any = None) -> Order:
+    """Order a request to be compacted."""
+    means = Means(bounds, writer, "m", lambda _: 128_000)
+    return msgspec.structs.replace(desk.order(messages), preset=chosen or preset(SUMMARISING), means=means)
+
+
 async def compact(
     desk: Desk, messages: list[Message], chosen: Preset, writer: Writer, bounds: Bounds = BOUNDS
 ) -> Compacted:
     """Compact a request."""
-    means = Means(bounds, writer, "m", lambda _: 128_000)
-    order = msgspec.structs.replace(desk.order(messages), preset=chosen, means=means)
-    compacted = await desk.compactor.compact(order)
+    compacted = await desk.compactor.compact(order(desk, messages, writer, bounds, chosen))
     desk.compactor.begin_narrative(compacted)  # as when its answer has ended
     return compacted
 
@@ -264,3 +270,73 @@ async def test_one_summary_is_written_at_a_time() -> None:
     used = await compact(desk, talk(62), chosen, writer)
     assert (used.compactions, len(writer.asked)) == (1, 1)
     assert "Go on counting." in block(used)
+
+
+def work(steps: int) -> list[Message]:
+    """A conversation in which the user speaks at the beginning only."""
+    return [*talk(0), *(m for m in talk(steps, 12)[2:] if m["role"] != "user")]
+
+
+def chosen_of(compacted: Compacted) -> list[Message]:
+    """The messages that stand between the block and what stayed anyway."""
+    assert compacted.plan.fold is not None
+    return [json.loads(compacted.history.messages[index]) for index in compacted.plan.fold.chosen]
+
+
+async def test_selective_keeps_steps_and_asks_nobody() -> None:
+    """What is chosen stands behind the block, word for word, and the sizes that are told count it."""
+    writer, selective = Writer(tells), preset(SummariseHistory(strategy="selective", keep_steps=2))
+    compacted = await compact(Desk(), work(90), selective, writer, BOUNDS_OF_ASTREUS)
+    messages, chosen = sent(compacted), chosen_of(compacted)
+    assert writer.asked == []
+    assert chosen
+    assert messages[2 : 2 + len(chosen)] == chosen
+    assert has_pairs(messages)
+    assert compacted.sent_tokens == pytest.approx(told_history(*messages).estimated_tokens, abs=250)
+
+
+BOUNDS_OF_ASTREUS = Bounds(trigger_tokens=8_000, limit_tokens=100_000, target_tokens=2_400)
+
+
+async def test_astreus_from_end_to_end() -> None:
+    """8,000 tokens; the last three messages, the best steps and a summary; within the target, and rarely."""
+    desk, writer, astreus = Desk(), Writer(tells), built_in()["astreus"]
+    assert astreus.trigger is not None
+    assert astreus.target is not None
+    assert (astreus.trigger.tokens, astreus.target.tokens) == (8_000, 2_400)
+    before: list[Message] = []
+    counts: list[int] = []
+    for steps in range(1, 160):
+        history = work(steps)
+        compacted = await compact(desk, history, astreus, writer, BOUNDS_OF_ASTREUS)
+        messages = sent(compacted)
+        assert has_pairs(messages)
+        assert messages[-3:] == history[-3:]
+        if counts and compacted.compactions > counts[-1]:
+            chosen = chosen_of(compacted)
+            entry = compacted.ledger.compactions[-1]
+            assert "Go on counting." in block(compacted)
+            assert messages[2 : 2 + len(chosen)] == chosen
+            assert entry.tokens <= 2_400 or not chosen
+        elif counts:
+            assert messages[: len(before)] == before
+        counts.append(compacted.compactions)
+        before = messages
+        await asyncio.sleep(0.01)
+    first = counts.index(1)
+    assert chosen_of(await compact(desk, work(first + 1), astreus, writer, BOUNDS_OF_ASTREUS))
+    assert 1 < counts[-1] <= len(writer.asked) < 12
+
+
+async def test_reasoning_leaves_at_a_compaction() -> None:
+    """More of the conversation stays, and the sizes that are told know it."""
+    desk, policies = Desk(), (ClearReasoning(), MECHANICAL)
+    thoughts = {"reasoning_content": "What would the user want of these rows? " * 20}
+    history = [m | thoughts if m["role"] == "assistant" else m for m in talk(40)]
+    bounds = msgspec.structs.replace(BOUNDS, target_tokens=3_900)
+    plain = await compact(Desk(), history, preset(MECHANICAL), Writer(tells), bounds)
+    bare = await compact(desk, history, preset(*policies), Writer(tells), bounds)
+    assert len(sent(bare)) > len(sent(plain))
+    assert {m["reasoning_content"] for m in sent(bare)[2:-3] if m["role"] == "assistant"} == {""}
+    assert sent(bare)[-1] == history[-1]
+    assert bare.sent_tokens == pytest.approx(told_history(*sent(bare)).estimated_tokens, abs=250)

@@ -10,7 +10,7 @@ import pytest
 from policies.summarise_history import SummariseHistory
 from proxy.compaction import Compacted
 from proxy.core.ledger import Narrated
-from proxy.summarise import SummaryNeed
+from proxy.summarise import Failures, SummaryNeed
 from proxy.upstream import UpstreamResponse
 from tests.fakes.upstream import completion
 from tests.test_breaking import (
@@ -53,16 +53,17 @@ async def ledger_of(desk: Desk, compacted: Compacted) -> list[Narrated]:
 
 async def test_it_is_asked_for_shortly_before_the_trigger() -> None:
     """Two steps or so ahead, not when a third of the way is still to go; and no byte changes meanwhile."""
+    bounds = msgspec.structs.replace(BOUNDS, target_tokens=2_800)
     asked_at: list[int] = []
     desk = Desk()
     for steps in range(30, 75):
         writer = Writer(silence)
-        await compact(desk, talk(steps), preset(SUMMARISING), writer)
+        await compact(desk, talk(steps), preset(SUMMARISING), writer, bounds)
         await asyncio.sleep(0)
         asked_at += [steps] * len(writer.asked)
     (first,) = asked_at
     compacted_at, done = 30, Desk()
-    while not (await compact(done, talk(compacted_at), preset(), Writer(tells))).compactions:
+    while not (await compact(done, talk(compacted_at), preset(), Writer(tells), bounds)).compactions:
         compacted_at += 1
     assert compacted_at - 8 <= first < compacted_at
 
@@ -162,6 +163,39 @@ async def test_long_messages_are_told_by_their_ends() -> None:
 async def test_the_users_words_tell_the_language() -> None:
     """Those of the newest messages."""
     assert "rule 61" in (await needed(Desk(), 62)).spoken
+
+
+async def test_where_none_is_to_be_had_the_block_goes_without() -> None:
+    """After two failures in a row a compaction is made at the trigger, as if nobody had been asked."""
+    desk = Desk()
+    need = await needed(desk, 62)
+    failed = desk.compactor._narrator._summariser._failed
+    for count, compactions in ((1, 0), (2, 1)):
+        failed.put((need.tenant, need.ledger), Failures(count, 1e18))
+        compacted = await compact(desk, talk(62 + count), preset(SUMMARISING), Writer(silence))
+        assert compacted.compactions == compactions
+    assert "## Summary" not in block(compacted)
+
+
+async def test_a_request_that_overlapped_asks_for_no_second_one() -> None:
+    """It was on its way when the narrative was written, and had not seen it."""
+    desk, writer = Desk(), Writer(tells)
+    late = await desk.compactor.compact(order(desk, talk(63), writer))
+    await compact(desk, talk(62), preset(SUMMARISING), writer)
+    await settled(desk)
+    desk.compactor.begin_narrative(late)
+    await settled(desk)
+    assert late.need is not None
+    assert len(writer.asked) == 1
+
+
+async def test_a_transcript_of_very_much_is_bearable() -> None:
+    """The more messages, the less of each: what is told again from the beginning costs no fortune."""
+    messages = [m | ({"content": "x " * 2_000} if m["role"] == "tool" else {}) for m in talk(300)]
+    bounds = msgspec.structs.replace(BOUNDS, trigger_tokens=100_000, limit_tokens=900_000)
+    compacted = await compact(Desk(), messages, preset(SUMMARISING), Writer(silence), bounds)
+    assert compacted.need is not None
+    assert sum(map(len, compacted.need.pieces())) < 400_000
 
 
 async def test_closing_ends_what_is_being_written() -> None:

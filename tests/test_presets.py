@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from policies import discover
+from policies.summarise_history import SummariseHistory
 from proxy.presets import BUILT_IN_TABLES, Preset, built_in, lineage, preset_table, resolve_presets
 from proxy.tables import Checker, Wrong
 from proxy.units import Size
@@ -73,6 +74,17 @@ def test_what_the_built_in_presets_offload() -> None:
     assert (imitated.head_lines, imitated.tail_lines, imitated.counting) == (5, 5, "characters")
     assert imitated.per_turn_tokens is None
     assert policy(presets["deepagents"], "offload_user_messages").over_tokens == 50_000
+
+
+def test_what_stands_in_for_other_systems() -> None:
+    """A summary in four sections; the last three messages, the best steps and a summary in three tenths."""
+    (deep,) = [p for p in built_in()["deepagents"].policies if isinstance(p, SummariseHistory)]
+    headings = [line for line in (deep.prompt or "").splitlines() if line.startswith("##")]
+    assert headings == ["## SESSION INTENT", "## SUMMARY", "## ARTIFACTS", "## NEXT STEPS"]
+    assert built_in()["deepagents"].target == Size(share=0.1)
+    (astreus,) = [p for p in built_in()["astreus"].policies if isinstance(p, SummariseHistory)]
+    assert astreus == SummariseHistory(strategy="hybrid", keep_steps=1, keep_messages=3, ratio=0.3)
+    assert built_in()["astreus"].trigger == Size(tokens=8000)
 
 
 def test_the_built_in_tables_are_as_a_file_could_hold_them() -> None:
@@ -170,7 +182,7 @@ def test_every_discovered_policy_has_a_table() -> None:
         {"clear_reasoning": False},
     ],
 )
-def test_tables_of_policies_to_come_are_checked_already(table: dict[str, Any]) -> None:
+def test_tables_of_policies_are_checked(table: dict[str, Any]) -> None:
     """What the contract names is accepted, misspelt knobs are not."""
     checker = Checker({}, lambda _: False)
     checker.check(preset_table(), table)

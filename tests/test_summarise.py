@@ -180,18 +180,35 @@ async def test_who_stops_waiting_does_not_stop_the_others() -> None:
 
 
 async def test_a_failure_is_remembered_for_a_minute() -> None:
-    """Nobody is asked about that span meanwhile, about others they are; then it is tried again."""
+    """Nobody is asked about that conversation meanwhile, about others they are; then it is tried again."""
     desk, model = Desk(), Model(lambda: plain({}, 500), lambda: said(GOOD))
     assert await desk.write(model) is None
     await asyncio.sleep(0)
     desk.now += 59
     assert desk.summariser.begin(need(), model.ask) is None
     assert len(model.bodies) == 1
-    assert await desk.write(model, need(*SPAN, "on")) == GOOD
+    assert desk.summariser.begin(need(*SPAN, "on"), model.ask) is None
+    assert await desk.write(model, need(*SPAN, "on", ledger="other")) == GOOD
     desk.now += 2
     assert await desk.write(model) == GOOD
     await asyncio.sleep(0)
     assert await desk.write(model) == GOOD
+
+
+async def test_the_pauses_grow() -> None:
+    """A conversation without any luck is asked about seldom: each pause is twice the one before, an hour at most."""
+    desk, model = Desk(), Model(lambda: plain({}, 500))
+    for number, pause in enumerate([60, 120, 240, 480, 960, 1920, 3600, 3600]):
+        assert desk.summariser.failures("t", "ses") == number
+        assert await desk.write(model) is None
+        await asyncio.sleep(0)
+        desk.now += pause - 1
+        assert desk.summariser.begin(need(), model.ask) is None
+        desk.now += 2
+    model._answers = [lambda: said(GOOD)]
+    assert await desk.write(model) == GOOD
+    await asyncio.sleep(0)
+    assert desk.summariser.failures("t", "ses") == 0
 
 
 async def test_a_cancelled_task_is_a_failure() -> None:

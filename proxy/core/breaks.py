@@ -10,18 +10,23 @@ from typing import Protocol
 
 import msgspec
 
+from proxy.core.bare import find_bare
 from proxy.core.block import Block, Pin, render_block
 from proxy.core.compaction import Bounds, Compaction, Knobs, Reduction, Scene, Taken
+from proxy.core.fitting import fitted
 from proxy.core.fold import find_fold
 from proxy.core.history import Adapter, History, Slot, digest
 from proxy.core.ledger import AnyEntry, Began, Compacted, Narrated, Offloaded
 from proxy.core.plan import Fresh, Plan, Planner, Stubs
 from proxy.core.policy import Candidate, Offload
 from proxy.core.reading import HistoryEntry
+from proxy.core.selection import Told, sequence
+from proxy.core.steps import Step, steps
 from proxy.core.trail import Act, render_trail
 
 _PREVIEW = {"input": (0, 0), "result": (10, 5), "user": (10, 5)}
 _TAG_CHARACTERS = 8
+_LEAST_NARRATIVE_TOKENS = 200
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -53,11 +58,11 @@ class Breaker:
 
     def reduce(self, history: History, plan: Plan, measures: Measures) -> Reduction | None:
         """Return the compaction that this request needs, if any."""
-        return Compaction(self._scene(history, plan, measures), measures.bounds, measures.knobs).find()
+        return self._compaction(history, plan, measures).find()
 
     def total(self, history: History, plan: Plan, measures: Measures) -> int:
         """Return the tokens that would be sent now."""
-        return Compaction(self._scene(history, plan, measures), measures.bounds, measures.knobs).total()
+        return self._compaction(history, plan, measures).total()
 
     def carry_out(
         self, history: History, plan: Plan, reduction: Reduction, root: bytes, narrative: Narrated | None
@@ -67,12 +72,11 @@ class Breaker:
         length = history.length + known.shift
         fresh = [self._fresh(history, plan, taken, length, root) for taken in self._pinned(history, plan, reduction)]
         tag = digest(b"tag", known.ledger.root or root, key=self._secret).hex()[:_TAG_CHARACTERS]
-        entry = msgspec.structs.replace(
-            self._entry(history, reduction, known.shift),
-            made_at=length,
-            tag=tag,
-            narrative=narrative.text if narrative else "",
-        )
+        entry = self._entry(history, reduction, known.shift)
+        if narrative is not None:
+            text = fitted(narrative.text, max(_LEAST_NARRATIVE_TOKENS, reduction.narrative_tokens), self._stubs.count)
+            entry = msgspec.structs.replace(entry, narrative=text)
+        entry = msgspec.structs.replace(entry, made_at=length, tag=tag)
         ledger = known.ledger
         begun: tuple[AnyEntry, ...] = () if ledger.root or plan.entries else (Began(root),)
         entries = (*begun, *plan.entries, *(f.entry for f in fresh), entry)
@@ -83,6 +87,7 @@ class Breaker:
             fresh=(*plan.fresh, *fresh),
             entries=entries,
             fold=find_fold(history, extended),
+            bare=find_bare(history, extended, plan.grafts),
         )
 
     def render(self, history: History, plan: Plan) -> str:
@@ -93,19 +98,24 @@ class Breaker:
         pins = [
             Pin(i - history.leading + plan.recognition.shift + 1, self._sent_text(history, plan, i))
             for i in range(history.leading, fold.cut)
-            if history.facts[i].role == "user" and i != fold.goal
+            if history.facts[i].role == "user" and i != fold.goal and i not in fold.chosen
         ]
-        inside = [e for (i, _), e in sorted(plan.stubs.items()) if i < fold.cut and i != fold.goal]
+        shown = {fold.goal, *fold.chosen}
+        inside = [e for (i, _), e in sorted(plan.stubs.items()) if i < fold.cut and i not in shown]
         block = Block(
             tag=fold.entry.tag,
-            messages=fold.cut - history.leading - len(fold.kept) - (fold.goal is not None),
+            messages=len(fold.leaving(history)),
             pins=pins,
             trail=fold.entry.trail,
             narrative=fold.entry.narrative,
             refs=list(dict.fromkeys(e.ref for e in inside)),
             reader=plan.reader,
+            chosen=len(fold.chosen),
         )
         return render_block(block)
+
+    def _compaction(self, history: History, plan: Plan, measures: Measures) -> Compaction:
+        return Compaction(self._scene(history, plan, measures), measures.bounds, measures.knobs)
 
     def _scene(self, history: History, plan: Plan, measures: Measures) -> Scene:
         sizes = list(measures.messages)
@@ -113,7 +123,15 @@ class Breaker:
             sizes[index] -= entry.tokens - self._stub_tokens(history, index, at, entry)
         for index, tokens in measures.hidden.items():
             sizes[index] += tokens
-        fold = plan.fold
+        thoughts = {
+            i: self._stubs.count(self._adapter.reasoning(history.messages[i]))
+            for i, facts in enumerate(history.facts)
+            if facts.reasoning_bytes and i not in plan.grafts and (measures.knobs.clears_reasoning or i in plan.bare)
+        }
+        for index in plan.bare:
+            sizes[index] -= thoughts[index]
+        fold, length = plan.fold, history.length + plan.recognition.shift
+        calls = sum(facts.role == "assistant" for facts in history.facts)
         return Scene(
             history=history,
             sizes=sizes,
@@ -124,6 +142,16 @@ class Breaker:
             saving=lambda i, slot: self._saving(history, plan, i, slot),
             folded=history.leading if fold is None else fold.cut,
             block_tokens=0 if fold is None else self._stubs.count(self.render(history, plan)),
+            head_tokens=measures.overhead_tokens + sum(sizes[: history.leading]),
+            calls=calls,
+            growth_tokens=sum(sizes[history.leading :]) / max(1, calls),
+            told=lambda step: self._told(history, step),
+            user_texts=lambda: [
+                self._describe(history.messages[i]).text for i, f in enumerate(history.facts) if f.role == "user"
+            ],
+            chosen=() if fold is None else fold.chosen,
+            reasoning={i: tokens for i, tokens in thoughts.items() if i not in plan.bare},
+            past=[c for c in plan.recognition.ledger.compactions if c.made_at <= length],
         )
 
     def _saving(self, history: History, plan: Plan, index: int, slot: Slot) -> int:
@@ -141,11 +169,12 @@ class Breaker:
         for index in users[1:-1]:
             slots = history.facts[index].slots if index < reduction.cut else ()
             new = (slot for slot in slots if (index, slot.at) not in places)
-            taken += [Taken(index, slot, "compaction") for slot in new if self._is_long_pin(history, index, slot)]
-        return [t for t in taken if t.message >= reduction.cut or t.slot.kind == "user"]
+            long = [slot for slot in new if self._is_long_pin(history, index, slot, reduction.pin_tokens)]
+            taken += [Taken(index, slot, "compaction") for slot in long if self._saving(history, plan, index, slot) > 0]
+        staying = {*reduction.chosen, *range(reduction.cut, len(history))}
+        return [t for t in taken if t.message in staying or t.slot.kind == "user"]
 
-    def _is_long_pin(self, history: History, index: int, slot: Slot) -> bool:
-        limit = Compacted(made_at=0).pin_tokens
+    def _is_long_pin(self, history: History, index: int, slot: Slot, limit: int) -> bool:
         return slot.size_bytes > limit and self._stubs.count(self._text(history, index, slot)) > limit
 
     def _fresh(self, history: History, plan: Plan, taken: Taken, length: int, root: bytes) -> Fresh:
@@ -161,22 +190,33 @@ class Breaker:
         return Fresh(msgspec.structs.replace(entry, since=since, until=since + 1, made_at=length), text)
 
     def _entry(self, history: History, reduction: Reduction, shift: int) -> Compacted:
+        moved = shift - history.leading
+        entry = Compacted(
+            made_at=0,
+            bare=reduction.bare + moved if reduction.bare else 0,
+            before_tokens=reduction.before,
+            tokens=reduction.tokens,
+        )
         if reduction.cut is None:
-            return Compacted(made_at=0)
-        trail = render_trail(self._acts(history, reduction.cut))
-        return Compacted(made_at=0, cut=reduction.cut - history.leading + shift, trail=trail)
+            return entry
+        span = (step for step in steps(history) if step.start < reduction.cut and history.facts[step.start].calls)
+        return msgspec.structs.replace(
+            entry,
+            cut=reduction.cut + moved,
+            trail=render_trail(act for step in span for act in self._told(history, step).acts),
+            pin_tokens=reduction.pin_tokens,
+            chosen=tuple(index + moved for index in sequence(history, reduction.chosen, reduction.cut)),
+        )
 
-    def _acts(self, history: History, cut: int) -> list[Act]:
-        out: list[Act] = []
-        index = history.leading
-        while index < cut:
-            block = history.block_at(index)
-            if block is not None and history.facts[block.start].calls:
-                entry, *answers = (self._describe(history.messages[i]) for i in range(block.start, block.stop))
-                by_id = {a.call_id: a.text for a in answers}
-                out += [Act(c.name, c.arguments, by_id.get(c.id, "")) for c in entry.calls]
-            index = index + 1 if block is None else block.stop
-        return out
+    def _told(self, history: History, step: Step) -> Told:
+        entry, *answers = (self._describe(history.messages[i]) for i in range(step.start, step.stop))
+        acts: list[Act] = []
+        for call in entry.calls:  # ids repeat, and old ones have none
+            answer = next((a for a in answers if a.call_id == call.id), answers[0] if answers else None)
+            if answer is not None:
+                answers.remove(answer)
+            acts.append(Act(call.name, call.arguments, "" if answer is None else answer.text))
+        return Told(entry.text, acts)
 
     def _sent_text(self, history: History, plan: Plan, index: int) -> str:
         raw = history.messages[index]

@@ -1,25 +1,30 @@
 """A compaction: deciding what leaves the context in one declared break of the prefix.
 
 A break makes the provider read everything behind it anew, so it must be rare and must pay: nothing happens below the
-trigger, a compaction goes down to the target, and one that would free less than a tenth is not made. Edits go in the
-order of how little the model loses: inputs of old calls, old results, then the oldest span as one block. Only where the
-request would not fit does more give way: old user texts, then the steps that are otherwise kept.
+trigger, a compaction goes down to the target, and one that would not pay is not made (see `worth`). Edits go in the
+order of how little the model loses: inputs of old calls, old results, reasoning that no later turn needs, then the
+oldest span as one block, of which the best steps may stay. Only where the request would not fit does more give way:
+old user texts, then the steps that are otherwise kept.
+
+The user's words stay in the block whole up to `pin_tokens` each.
 
 Everything here is a pure function of sizes and history; whether a summary is at hand is the caller's affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
 
 from proxy.core.history import History, Slot
-from proxy.core.ledger import Reason
+from proxy.core.ledger import Compacted, Reason
+from proxy.core.selection import Told, choose, is_choosable, names, score, sequence
+from proxy.core.steps import Step, steps
+from proxy.core.worth import LEAST_PROGRESS, Prospect, is_given_up, is_worth_it
 
 Place = tuple[int, int]
-_LEAST_PROGRESS = 10  # a tenth
 _FRAME_TOKENS = 400  # what the block says of itself, the trail and the index
 _PIN_TOKENS = 12  # the line above a pin
 _LEAST_RESULT_TOKENS = 1000
@@ -32,6 +37,7 @@ class Bounds(msgspec.Struct, frozen=True):
     trigger_tokens: int
     limit_tokens: int
     target_tokens: int
+    is_wished: bool = False  # somebody asked for a compaction, so it need not pay
 
 
 class Knobs(msgspec.Struct, frozen=True):
@@ -44,6 +50,9 @@ class Knobs(msgspec.Struct, frozen=True):
     keep_messages: int = 0
     pin_tokens: int = 1000
     narrative_tokens: int = 0  # room for a summary
+    clears_reasoning: bool = False
+    selects: bool = False  # the best steps of the span stay
+    ratio: float = 1.0  # of the span that may stay, as steps or as a summary
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -58,6 +67,14 @@ class Scene(msgspec.Struct, frozen=True):
     saving: Callable[[int, Slot], int]  # tokens saved by a stub in the place of a text; below 1: not worth it
     folded: int  # index of the first message that is not in a block already
     block_tokens: int  # of the block in force
+    head_tokens: int  # of what no compaction changes, in front of everything else
+    calls: int  # answers of the model so far
+    growth_tokens: float  # of the request with every call, on average
+    told: Callable[[Step], Told]
+    user_texts: Callable[[], Sequence[str]]
+    chosen: tuple[int, ...] = ()  # messages in front of `folded` that stay all the same
+    reasoning: Mapping[int, int] = {}  # tokens of it by message, where it is still sent
+    past: Sequence[Compacted] = ()  # compactions of this history
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -77,25 +94,10 @@ class Reduction(msgspec.Struct, frozen=True):
     tokens: int  # of the request afterwards, about
     is_forced: bool  # the request would not fit without it
     narrates: bool  # `tokens` has room for the longest narrative
-
-
-class Unit(msgspec.Struct, frozen=True):
-    """What stays or goes together: a step. [start, stop) are indices of messages."""
-
-    start: int
-    stop: int
-
-
-def units(history: History) -> list[Unit]:
-    """Return the steps of a history: assistant messages with all their answers, and single other messages."""
-    out: list[Unit] = []
-    index = history.leading
-    while index < len(history):
-        block = history.block_at(index)
-        unit = Unit(index, index + 1) if block is None else Unit(block.start, block.stop)
-        out.append(unit)
-        index = unit.stop
-    return out
+    pin_tokens: int
+    narrative_tokens: int  # most that a narrative may have
+    chosen: tuple[int, ...] = ()  # messages in front of the cut that stay
+    bare: int = 0  # index of the first message whose reasoning stays; 0: nothing is cleared
 
 
 class Compaction:
@@ -107,62 +109,144 @@ class Compaction:
         # The answer that is asked for may leave less than the target.
         self._target_tokens = min(bounds.target_tokens, bounds.limit_tokens)
         self._knobs = knobs
-        self._units = units(scene.history)
+        self._steps = steps(scene.history)
         self._users = [i for i, f in enumerate(scene.history.facts) if f.role == "user"]
         self._sizes = list(scene.sizes)
         self._taken: dict[Place, Taken] = {}
         self._narrative_tokens = knobs.narrative_tokens
         self._sums: _Sums | None = None
+        self._pins: dict[int, int] = {}  # what a long pin loses, by message
+        self._spared = 0  # tokens that the block in force loses
+        self._bare = 0
 
     @property
     def goal(self) -> int | None:
         """Index of the first user message."""
         return self._users[0] if self._users else None
 
-    def total(self, cut: int | None = None) -> int:
-        """Return the tokens of the request, about, with a block up to `cut`."""
+    def total(self, cut: int | None = None, chosen: Sequence[int] | None = None) -> int:
+        """Return the tokens of the request, about, with a block up to `cut` and these messages behind it."""
         scene = self._scene
         cut = scene.folded if cut is None else cut
         sums = self._sums = self._sums or self._sum_up()
         if cut <= scene.history.leading:
             return sums.behind[cut]
-        block = scene.block_tokens
-        if cut != scene.folded:
+        if cut == scene.folded:
+            chosen, block = scene.chosen, scene.block_tokens - self._spared
+        else:
+            chosen = chosen or ()
             block = _FRAME_TOKENS + self._narrative_tokens + sums.pins[cut]
-        return sums.behind[cut] + sums.staying[cut] + block
+            block -= sum(sums.pins[i + 1] - sums.pins[i] for i in chosen)
+        return sums.behind[cut] + sums.staying[cut] + block + sum(self._sizes[i] for i in chosen)
 
     def find(self) -> Reduction | None:
         """Return the compaction to be made, None when there is nothing to be done or nothing to be gained."""
-        before = self.total()
+        scene, before = self._scene, self.total()
+        is_forced = before > self._bounds.limit_tokens
         if before < self._bounds.trigger_tokens:
             return None
-        is_forced = before > self._bounds.limit_tokens
-        first = self._kept_from(self._knobs.keep_steps, self._knobs.keep_messages)
-        cut = self._shrink(first)
-        after, narrates = self.total(cut), True
+        is_free = is_forced or self._bounds.is_wished
+        if not is_free and is_given_up(scene.past, before, self._bounds.trigger_tokens):
+            return None
+        first = self._kept_from()
+        cut, narrates = self._shrink(first), True
+        chosen = self._select(cut)
+        after = self.total(cut, chosen)
         if is_forced and after > self._bounds.limit_tokens:
             self._narrative_tokens, narrates = 0, False  # a short one may fit all the same
-            cut = self._sacrifice(self._shrink(first))
+            cut, chosen = self._sacrifice(self._shrink(first)), ()
             after = self.total(cut)
-        progress = before - after
-        if progress <= 0 or (not is_forced and progress * _LEAST_PROGRESS < before):
+        is_made = bool(self._taken) or cut is not None
+        if after >= before or (not is_forced and not (is_made and self._pays(before, after))):
             return None
-        return Reduction(tuple(self._taken.values()), cut, before, after, is_forced, narrates)
+        return Reduction(
+            taken=tuple(self._taken.values()),
+            cut=cut,
+            tokens=after,
+            is_forced=is_forced,
+            narrates=narrates,
+            before=before,
+            pin_tokens=self._knobs.pin_tokens,
+            narrative_tokens=min(self._knobs.narrative_tokens, self._share(cut)),
+            chosen=chosen,
+            bare=self._bare,
+        )
+
+    def _pays(self, before: int, after: int) -> bool:
+        scene = self._scene
+        if self._bounds.is_wished:
+            return (before - after) * LEAST_PROGRESS >= before
+        prospect = Prospect(
+            before=before,
+            after=after,
+            target=self._target_tokens,
+            head=scene.head_tokens,
+            calls=scene.calls,
+            growth=scene.growth_tokens,
+        )
+        return is_worth_it(prospect)
 
     def _shrink(self, first: int) -> int | None:
-        """Take inputs, results and the oldest span in front of the steps that are kept."""
+        """Take inputs, results, reasoning and the oldest span in front of the steps that are kept."""
         self._take(self._old_inputs(first))
         if self.total() > self._target_tokens:
             self._take(self._old_results(first))
+        self._clear(first)
         if self.total() <= self._target_tokens or not self._knobs.folds:
             return None
         return self._cut(first)
 
+    def _clear(self, first: int) -> None:
+        """Drop the reasoning in front of the kept steps and of the newest question, once.
+
+        A model that thinks between its calls needs that of the turn it is in, and signatures bind it.
+        """
+        newest = self._users[-1] if self._users else 0
+        bare = min(first, newest) if self._knobs.clears_reasoning else 0
+        cleared = {i: tokens for i, tokens in self._scene.reasoning.items() if i < bare} if not self._bare else {}
+        if cleared:
+            self._bare, self._sums = bare, None
+            for index, tokens in cleared.items():
+                self._sizes[index] -= tokens
+
     def _cut(self, first: int) -> int | None:
         """Return the earliest cut that reaches the target, else the latest that is allowed."""
-        cuts = [u.start for u in self._units if self._scene.folded < u.start <= first]
-        best = next((cut for cut in cuts if self.total(cut) <= self._target_tokens), cuts[-1] if cuts else None)
-        return best if best is not None and self.total(best) < self.total() else None
+        cuts = [s.start for s in self._steps if self._scene.folded < s.start <= first]
+        if not cuts:
+            return None
+        best = self._best(cuts)
+        return best if self.total(best) < self.total() else None
+
+    def _best(self, cuts: Sequence[int]) -> int:
+        if self._knobs.selects:  # what is worth more than the newest may stay, whatever its place
+            return cuts[-1]
+        return next((cut for cut in cuts if self.total(cut) <= self._target_tokens), cuts[-1])
+
+    def _span(self, cut: int) -> list[int]:
+        """Return the messages that a block up to `cut` newly stands for."""
+        facts = self._scene.history.facts
+        fresh = (i for i in range(self._scene.folded, cut) if facts[i].role != "system" and i != self.goal)
+        return [*self._scene.chosen, *fresh]
+
+    def _share(self, cut: int | None) -> int:
+        """Return how many tokens of what a block stands for may stay."""
+        scene = self._scene
+        if cut is None:
+            return 0
+        return int(self._knobs.ratio * (scene.block_tokens + sum(self._sizes[i] for i in self._span(cut))))
+
+    def _select(self, cut: int | None) -> tuple[int, ...]:
+        """Return the messages of the span that stay: the best that fit the target and their share of the span."""
+        if cut is None or not self._knobs.selects:
+            return ()
+        scene, span = self._scene, set(self._span(cut))
+        candidates = [s for s in self._steps if s.start in span and s.stop <= cut and is_choosable(scene.history, s)]
+        room = min(self._share(cut), self._target_tokens - self.total(cut))
+        if room <= 0:
+            return ()
+        named = names(scene.user_texts())
+        chosen = choose(candidates, lambda step, age: score(scene.told(step), named, age), self._sizes, room)
+        return sequence(scene.history, chosen, cut)
 
     def _sacrifice(self, cut: int | None) -> int | None:
         """Give up what is otherwise kept, until the request fits: user texts, then steps."""
@@ -170,15 +254,15 @@ class Compaction:
             if self.total(cut) <= self._bounds.limit_tokens:
                 return cut
             self._take([place])
-        newest = self._units[-1].start if self._units else 0
-        cuts = [u.start for u in self._units if (cut or self._scene.folded) < u.start <= newest]
+        newest = self._steps[-1].start if self._steps else 0
+        cuts = [s.start for s in self._steps if (cut or self._scene.folded) < s.start <= newest]
         if not self._knobs.folds:
             return cut
         choices = [cut, *cuts]
         for choice in choices:
             if self.total(choice) <= self._bounds.limit_tokens:
                 return choice
-        return min(choices, key=self.total)
+        return min([None, *choices], key=self.total)
 
     def _take(self, texts: Sequence[Taken]) -> None:
         for taken in texts:
@@ -187,9 +271,11 @@ class Compaction:
                 self._taken[taken.message, taken.slot.at] = taken
                 self._sizes[taken.message] -= saving
                 self._sums = None
+                if taken.message < self._scene.folded and taken.message not in (self.goal, *self._scene.chosen):
+                    self._spared += saving
 
     def _slots(self, kind: str, first: int) -> Iterator[tuple[int, Slot]]:
-        for index in range(self._scene.folded, first):
+        for index in (*self._scene.chosen, *range(self._scene.folded, first)):
             for slot in self._scene.history.facts[index].slots:
                 place = (index, slot.at)
                 if slot.kind == kind and place not in self._scene.stubbed and place not in self._taken:
@@ -219,13 +305,13 @@ class Compaction:
                     out.append(Taken(index, slot, "over_window"))
         return out
 
-    def _kept_from(self, steps: int, messages: int) -> int:
-        """Return the index from which everything stays: so many steps and so many messages at least."""
+    def _kept_from(self) -> int:
+        """Return the index from which everything stays: so many steps and so many messages at least, never nothing."""
         kept = 0
-        for number, unit in enumerate(reversed(self._units), 1):
-            kept += unit.stop - unit.start
-            if number >= max(1, steps) and kept >= messages:
-                return unit.start
+        for number, step in enumerate(reversed(self._steps), 1):
+            kept += step.stop - step.start
+            if number >= self._knobs.keep_steps and kept >= self._knobs.keep_messages:
+                return step.start
         return self._scene.history.leading
 
     def _sum_up(self) -> _Sums:
@@ -243,8 +329,17 @@ class Compaction:
         return _Sums(behind, staying, pins)
 
     def _pin_tokens(self, index: int, size: int) -> int:
-        is_whole = index == self._users[-1]  # the newest is never cut
-        return _PIN_TOKENS + (size if is_whole else min(size, self._knobs.pin_tokens + _FRAME_TOKENS))
+        """Return the tokens of a user message in the block; the newest is never cut."""
+        if index == self._users[-1]:
+            return _PIN_TOKENS + size
+        if index not in self._pins:
+            scene, limit = self._scene, self._knobs.pin_tokens
+            slots = [slot for slot in scene.history.facts[index].slots if slot.size_bytes > limit]
+            whole = [slot for slot in slots if (index, slot.at) not in scene.stubbed]
+            long = [slot for slot in whole if scene.tokens(index, slot) > limit]
+            self._pins[index] = sum(max(0, scene.saving(index, slot)) for slot in long)
+        sacrificed = any(place[0] == index for place in self._taken)
+        return _PIN_TOKENS + size - (0 if sacrificed else self._pins[index])
 
 
 class _Sums(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from proxy.core.history import History
 from proxy.core.ledger import Compacted, Recognition
+from proxy.core.selection import sequence
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -15,10 +16,12 @@ class Fold(msgspec.Struct, frozen=True):
     cut: int
     goal: int | None
     kept: tuple[int, ...]  # system messages inside the span
+    chosen: tuple[int, ...] = ()  # messages of the span that follow on the block verbatim
 
     def leaving(self, history: History) -> list[int]:
         """Return the messages that the block stands for."""
-        return [i for i in range(history.leading, self.cut) if i != self.goal and i not in self.kept]
+        staying = {self.goal, *self.kept, *self.chosen}
+        return [i for i in range(history.leading, self.cut) if i not in staying]
 
 
 def find_fold(history: History, known: Recognition) -> Fold | None:
@@ -37,4 +40,6 @@ def make_fold(history: History, entry: Compacted, cut: int) -> Fold:
     span = range(history.leading, cut)
     goal = next((i for i in span if history.facts[i].role == "user"), None)
     kept = tuple(i for i in span if history.facts[i].role == "system")
-    return Fold(entry, cut, goal, kept)
+    shift = cut - (entry.cut or 0)
+    chosen = sequence(history, [position + shift for position in entry.chosen], cut)
+    return Fold(entry, cut, goal, kept, chosen)

@@ -68,6 +68,7 @@ class Facts(msgspec.Struct, frozen=True):
     calls: tuple[CallFact, ...] = ()
     call_id: str | None = None  # of the call that a tool message answers
     estimated_tokens: int = 0  # bytes / 4, images by their size
+    reasoning_bytes: int = 0  # how much shorter an assistant message is without its reasoning
 
 
 class Adapter(Protocol):
@@ -85,6 +86,14 @@ class Adapter(Protocol):
 
     def replace_texts(self, raw: bytes, texts: dict[int, str]) -> bytes:
         """Return the message with these slots changed and the container shape kept."""
+        ...
+
+    def reasoning(self, raw: bytes) -> str:
+        """Return the reasoning that an assistant message tells in fields of its own."""
+        ...
+
+    def without_reasoning(self, raw: bytes) -> bytes:
+        """Return an assistant message without its reasoning; all else keeps its bytes."""
         ...
 
 

@@ -117,6 +117,10 @@ class Compacted(Entry, frozen=True, tag="compacted"):
     trail: str = ""
     tag: str = ""
     pin_tokens: int = 1000
+    chosen: tuple[int, ...] = ()  # positions in front of the cut that stay verbatim, behind the block
+    bare: int = 0  # assistant messages in front of this position are sent without their reasoning
+    before_tokens: int = 0  # of the request, about, without the compaction and with it; 0: nobody counted
+    tokens: int = 0
 
 
 class Wished(Entry, frozen=True, tag="wished"):
@@ -216,6 +220,10 @@ class Ledger:
     def folded(self, length: int) -> Compacted | None:
         """Return the block that is in force for a history of this length."""
         return next((c for c in reversed(self.compactions) if c.cut is not None and c.made_at <= length), None)
+
+    def bare(self, length: int) -> int:
+        """Return the position up to which a history of this length is sent without its reasoning."""
+        return max((c.bare for c in self.compactions if c.made_at <= length), default=0)
 
     def hidden_at(self, position: int, match: bytes) -> HiddenTurn | None:
         """Return the hidden turn that belongs to this visible message, if there is one."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from proxy.core.bare import find_bare
 from proxy.core.fold import Fold, find_fold
 from proxy.core.history import Adapter, History, Slot, text_bytes
 from proxy.core.ledger import AnyEntry, Began, HiddenTurn, Offloaded, Recognition, in_force
@@ -59,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True):
     fresh: tuple[Fresh, ...] = ()
     entries: tuple[AnyEntry, ...] = ()  # to be appended to the ledger
     fold: Fold | None = None  # the block in force
+    bare: frozenset[int] = frozenset()  # messages that are sent without their reasoning
     is_over: bool = False  # does not fit, whatever is taken out
 
 
@@ -107,16 +109,18 @@ class Planner:
         entries: tuple[AnyEntry, ...] = tuple(f.entry for f in fresh)
         if entries and not ledger.root:
             entries = (Began(root), *entries)
+        grafts = _grafts(history, recognition)
         is_declared = terms.has_tools or bool(stubs) or ledger.reader is not None or bool(ledger.compactions)
         return Plan(
             recognition=recognition,
             reader=terms.reader if is_declared else None,
             offer=terms.offer if is_declared else None,
             stubs=stubs,
-            grafts=_grafts(history, recognition),
+            grafts=grafts,
             fresh=fresh,
             entries=entries,
             fold=find_fold(history, recognition),
+            bare=find_bare(history, recognition, grafts),
         )
 
     def _plan_unreadable(self, history: History, recognition: Recognition, root: bytes, terms: Terms) -> Plan:

@@ -45,7 +45,7 @@ class Rewriter:
         self._adapter = adapter
         self._writer = writer
         self._stubs = stubs
-        self._memo: Memo[tuple[bytes, tuple[tuple[int, str, str], ...]], bytes] = Memo(_MEMO_BYTES)
+        self._memo: Memo[tuple[bytes, bool, tuple[tuple[int, str, str], ...]], bytes] = Memo(_MEMO_BYTES)
 
     def rewrite(self, envelope: Envelope, history: History, plan: Plan) -> bytes:
         """Return the body to send."""
@@ -64,30 +64,36 @@ class Rewriter:
         return patch.apply()
 
     def _folded(self, history: History, plan: Plan, fold: Fold, changed: dict[int, bytes]) -> list[bytes]:
-        """Return what stands for the span of a block: system messages, and the first user message with the block."""
+        """Return what stands for a span: system messages, the first user message with the block, and chosen steps."""
         block = self._render_block(history, plan)
         goal = None if fold.goal is None else changed.get(fold.goal, history.messages[fold.goal])
         kept = [history.messages[index] for index in fold.kept]
-        return [*kept, self._writer.merge(goal, block)]
+        chosen = [changed.get(index, history.messages[index]) for index in fold.chosen]
+        return [*kept, self._writer.merge(goal, block), *chosen]
 
     def _changed(self, history: History, plan: Plan) -> dict[int, bytes]:
         by_message: dict[int, list[tuple[int, Offloaded]]] = {}
         for (index, at), entry in plan.stubs.items():
             by_message.setdefault(index, []).append((at, entry))
-        out = {index: self.stubbed(history, index, edits) for index, edits in by_message.items()}
+        fold = plan.fold
+        touched = by_message.keys() | {i for i in plan.bare if fold is None or i >= fold.cut or i in fold.chosen}
+        out = {i: self.stubbed(history, i, by_message.get(i, ()), is_bare=i in plan.bare) for i in touched}
         for index, turn in plan.grafts.items():
             raw = out.get(index, history.messages[index])
             out[index] = b",".join(self._writer.graft(raw, turn))
         return out
 
-    def stubbed(self, history: History, index: int, edits: Sequence[tuple[int, Offloaded]]) -> bytes:
-        """Return a message with its stubs in place."""
-        key = (history.facts[index].key, tuple((at, entry.ref, entry.reader) for at, entry in edits))
+    def stubbed(
+        self, history: History, index: int, edits: Sequence[tuple[int, Offloaded]], *, is_bare: bool = False
+    ) -> bytes:
+        """Return a message with its stubs in place, and without its reasoning where it is bare."""
+        key = (history.facts[index].key, is_bare, tuple((at, entry.ref, entry.reader) for at, entry in edits))
         data = self._memo.get(key)
         if data is None:
             raw = history.messages[index]
             texts = {at: self._stub(raw, at, entry) for at, entry in edits}
-            data = self._adapter.replace_texts(raw, texts)
+            data = self._adapter.replace_texts(raw, texts) if texts else raw
+            data = self._adapter.without_reasoning(data) if is_bare else data
             self._memo.put(key, data, weight=len(data) + 300)
         return data
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-from proxy.core.envelope import decode
+from proxy.core.deeds import deeds
 
-_PATH_KEYS = ("path", "file_path", "filepath", "file", "filename", "target_file", "notebook_path")
-_COMMAND_KEYS = ("command", "cmd", "script", "code")
-_CHANGES = re.compile(r"write|edit|create|patch|replace|insert|delete|remove|move|rename|update|append", re.IGNORECASE)
-_TODO = re.compile(r"to_?do", re.IGNORECASE)
-_EXIT = re.compile(r"(?:exit(?:ed)?(?: with)?(?: code| status)?|returncode|return code)\D{0,3}?(-?\d+)", re.IGNORECASE)
+_EXIT = re.compile(
+    r"(?:exit(?:ed)?(?: with)?(?:[ _]code| status)?|returncode|return code)\D{0,3}?(-?\d+)", re.IGNORECASE
+)
 _ERROR = re.compile(r"^.*(?:error\b|exception|traceback|failed|fatal).*$", re.IGNORECASE | re.MULTILINE)
-_VERB = re.compile(r"[a-z_]+")
 _MOST_FILES, _MOST_COMMANDS, _MOST_ERRORS = 30, 8, 3
 _LINE_CHARACTERS, _TODO_CHARACTERS = 160, 1200
 
@@ -41,17 +37,16 @@ def render_trail(acts: Iterable[Act]) -> str:
     errors: list[str] = []
     todo = ""
     for act in acts:
-        fields = _fields(act.arguments)
-        paths, told = _values(fields, _PATH_KEYS), _values(fields, _COMMAND_KEYS)
-        verb = next(filter(_VERB.fullmatch, _values(fields, ("command",))), None) if paths else None  # of an editor
-        files = changed if _CHANGES.search(verb or act.tool) else read
-        for path in map(_line, paths):
-            files.pop(path, None)  # to the end: it is in use again
-            files[path] = None
-        commands += [_command(value, act.answer) for value in told if value != verb]
-        errors += _error(act.answer[-4000:])
-        if _TODO.search(act.tool) and act.arguments.strip(" {}\n"):  # what reads the list has no arguments
-            todo = _cut(act.arguments, _TODO_CHARACTERS)
+        done = deeds(act.tool, act.arguments)
+        for deed in done:
+            for paths, files in ((deed.read, read), (deed.changed, changed)):
+                for path in map(_line, paths):
+                    files.pop(path, None)  # to the end: it is in use again
+                    files[path] = None
+            # One answer to several calls in one does not say which of them ended how.
+            commands += [_command(command, act.answer if len(done) == 1 else "") for command in deed.commands]
+            todo = _cut(deed.todo, _TODO_CHARACTERS) if deed.todo else todo
+        errors += error_lines(act.answer)
     read = {path: None for path in read if path not in changed}
     lines = [
         _listed("files changed", list(changed)[-_MOST_FILES:]),
@@ -63,24 +58,25 @@ def render_trail(acts: Iterable[Act]) -> str:
     return "\n".join(filter(None, lines)).encode("utf-8", "replace").decode()  # ledgers hold no lone surrogates
 
 
-def _fields(arguments: str) -> dict[str, Any]:
-    value = decode(arguments.encode("utf-8", "surrogatepass"))
-    return value if isinstance(value, dict) else {}
+def error_lines(answer: str) -> list[str]:
+    """Return the line that names the error: the first, but the last of a traceback, which ends with it."""
+    found = [match[0] for match in _ERROR.finditer(answer[-4000:])]
+    return [_line(found[-1 if "traceback" in found[0].lower() else 0])] if found else []
 
 
-def _values(fields: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
-    return [value for key in keys if isinstance(value := fields.get(key), str) and value.strip()]
+def failed(answer: str) -> bool:
+    """Say whether a tool's answer reports a failure: an exit code that is not 0, or without one a line of an error."""
+    found = _exit(answer)
+    return found[1] != "0" if found else bool(error_lines(answer))
 
 
 def _command(command: str, answer: str) -> str:
-    found = _EXIT.search(answer[-400:]) or _EXIT.search(answer[:200])
+    found = _exit(answer)
     return _line(command) + (f" -> exit {found[1]}" if found else "")
 
 
-def _error(answer: str) -> list[str]:
-    """Return the line that names the error: the first, but the last of a traceback, which ends with it."""
-    found = [match[0] for match in _ERROR.finditer(answer)]
-    return [_line(found[-1 if "traceback" in found[0].lower() else 0])] if found else []
+def _exit(answer: str) -> re.Match[str] | None:
+    return _EXIT.search(answer[-400:]) or _EXIT.search(answer[:200])
 
 
 def _listed(title: str, items: list[str], separator: str = ", ") -> str:

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.compaction import Bounds, Compaction, Knobs, Reduction, Scene, Unit, units
+from proxy.core.compaction import Bounds, Compaction, Knobs, Reduction, Scene
 from proxy.core.history import History, Slot
+from proxy.core.ledger import Compacted
+from proxy.core.selection import Told
+from proxy.core.steps import steps
+from proxy.core.trail import Act
 from tests.core.conversations import Message, conversations
 from tests.core.test_history import assistant, history, tool, user
 
@@ -45,6 +49,11 @@ def scene(messages: Sequence[Message], **fields: Any) -> Scene:
             "saving": saving,
             "folded": told.leading,
             "block_tokens": 0,
+            "head_tokens": 0,
+            "calls": 10**6,  # an old conversation that hardly grows: every break pays
+            "growth_tokens": 0,
+            "told": lambda _: Told("", ()),
+            "user_texts": list,
             **fields,
         }
     )
@@ -73,23 +82,6 @@ def kinds(found: Reduction | None) -> list[tuple[int, str]]:
 
 # 0 system, 1 goal, 2-3 a large result, 4-5 a large input, 6-7, 8-9 newest
 WORK = [SYSTEM, user("goal"), *step(result=5000), *step(argument=3000), *step(result=50), *step(result=5000)]
-
-
-def test_units_are_steps() -> None:
-    """An assistant message and all its answers are one, everything else stands alone; leading messages are outside."""
-    messages = [SYSTEM, user("x"), assistant(None, ("c", "f"), ("d", "f")), tool("d", "2"), tool("c", "1"), user("y")]
-    told = history(*messages, SYSTEM, assistant("ok"), assistant("more"), tool("stray", "?"))
-    assert units(told) == [Unit(1, 2), Unit(2, 5), Unit(5, 6), Unit(6, 7), Unit(7, 8), Unit(8, 10)]
-    assert units(history()) == units(history(SYSTEM)) == []
-
-
-@given(conversations())
-def test_units_cover_the_chain_once(growth: list[list[Message]]) -> None:
-    """No message is in two steps or in none."""
-    told = history(*growth[-1])
-    borders = [told.leading, *(unit.stop for unit in units(told))]
-    assert [unit.start for unit in units(told)] == borders[:-1]
-    assert borders[-1] == len(told)
 
 
 @pytest.mark.parametrize(("below", "is_due"), [(1, False), (0, True), (-1, True)])
@@ -216,23 +208,27 @@ LONG = [
     *step(result=3000),
 ]
 FORCED = Knobs(takes_results=True, folds=True, keep_steps=2, pin_tokens=0)
+WHOLE = msgspec.structs.replace(FORCED, pin_tokens=10**6)  # user texts are pinned whole
 
 
 @pytest.mark.parametrize(
-    ("limit", "taken", "cut"),
+    ("limit", "knobs", "taken", "cut"),
     [
-        (8700, [(5, "result")], None),
-        (8000, [(5, "result")], 4),
-        (7600, [(5, "result")], 6),
-        (7550, [(5, "result"), (1, "user")], 7),
-        (7000, [(5, "result"), (1, "user"), (3, "user")], 7),
-        (6800, [(5, "result"), (1, "user"), (3, "user")], 9),
-        (100, [(5, "result"), (1, "user"), (3, "user")], 9),
+        (8700, FORCED, [(5, "result")], None),
+        (8000, FORCED, [(5, "result")], 2),
+        (7755, FORCED, [(5, "result")], 3),
+        (7000, FORCED, [(5, "result")], 4),
+        (6850, FORCED, [(5, "result")], 6),
+        (6800, FORCED, [(5, "result"), (1, "user"), (3, "user")], 9),
+        (100, FORCED, [(5, "result"), (1, "user"), (3, "user")], 9),
+        (8000, WHOLE, [(5, "result"), (1, "user")], None),
+        (7000, WHOLE, [(5, "result"), (1, "user"), (3, "user")], None),
+        (6000, WHOLE, [(5, "result"), (1, "user"), (3, "user")], 9),
     ],
 )
-def test_what_gives_way_at_the_limit(limit: int, taken: list[tuple[int, str]], cut: int | None) -> None:
+def test_what_gives_way_at_the_limit(limit: int, knobs: Knobs, taken: list[tuple[int, str]], cut: int | None) -> None:
     """Results, then the span, then user texts, oldest first, then steps; the newest step stays."""
-    found = find(scene(LONG), FORCED, target=limit, limit=limit)
+    found = find(scene(LONG), knobs, target=limit, limit=limit)
     assert found is not None
     assert (kinds(found), found.cut, found.is_forced) == (taken, cut, True)
     assert {t.reason for t in found.taken if t.slot.kind == "user"} <= {"over_window"}
@@ -241,19 +237,19 @@ def test_what_gives_way_at_the_limit(limit: int, taken: list[tuple[int, str]], c
 
 def test_the_limit_may_be_below_the_target() -> None:
     """Where a long answer leaves less than the target, the order is the same and it goes down to the limit."""
-    below = find(scene(LONG), FORCED, target=10**6, limit=7600)
+    below = find(scene(LONG), FORCED, target=10**6, limit=7000)
     assert below is not None
-    assert below == find(scene(LONG), FORCED, target=7600, limit=7600)
-    assert (kinds(below), below.cut) == ([(5, "result")], 6)
+    assert below == find(scene(LONG), FORCED, target=7000, limit=7000)
+    assert (kinds(below), below.cut) == ([(5, "result")], 4)
 
 
 @pytest.mark.parametrize(
     ("narrative", "limit", "taken", "narrates"),
     [
         (300, 7900, [(5, "result")], True),
-        (300, 7600, [(5, "result")], False),
-        (50_000, 7600, [(5, "result")], False),
-        (50_000, 7550, [(5, "result"), (1, "user")], False),
+        (300, 7000, [(5, "result")], False),
+        (50_000, 7000, [(5, "result")], False),
+        (50_000, 6800, [(5, "result"), (1, "user"), (3, "user")], False),
     ],
 )
 def test_a_summary_gives_way_before_the_user(
@@ -322,13 +318,116 @@ def test_total_counts_what_would_be_sent() -> None:
     knobs = Knobs(pin_tokens=1000, narrative_tokens=300)
     front = 7 + sizes[0] + sizes[1]
     pin = sizes[3] + PIN_LINE
-    long_pin = 1000 + FRAME + PIN_LINE
+    long_pin = BARE + STUB + PIN_LINE
     assert total(shown, knobs) == total(shown, knobs, 1) == 7 + sum(sizes)
     assert total(shown, knobs, 2) == front + FRAME + 300 + sum(sizes[2:])
     assert total(shown, knobs, 4) == front + FRAME + 300 + pin + sum(sizes[4:])
     assert total(shown, knobs, 8) == front + FRAME + 300 + pin + sizes[4] + long_pin + sum(sizes[8:])
     newest = sizes[8] + PIN_LINE
     assert total(shown, knobs, 9) == front + FRAME + 300 + pin + sizes[4] + long_pin + newest + sum(sizes[9:])
+
+
+def test_a_sacrifice_in_the_block_counts() -> None:
+    """A user text in the block in force leaves once, and what fits then loses nothing more."""
+    messages = [user("g"), user("a" * 900), *step(), user("b" * 900), *step(), user("n"), *step()]
+    shown = scene(messages, folded=7, block_tokens=400 + 2 * 922)
+    whole = total(shown, WHOLE)
+    found = find(shown, WHOLE, limit=whole - 800)
+    assert found is not None
+    assert (kinds(found), found.cut, found.tokens) == ([(1, "user")], None, whole - 900 + STUB)
+
+
+THOUGHTS = [user("g"), *step(result=3000), assistant("x"), user("u"), *step(), assistant("y"), user("n"), *step()]
+
+
+@pytest.mark.parametrize(
+    ("keep_steps", "bare", "freed"), [(1, 8, 700), (3, 7, 500), (4, 5, 300), (6, 3, 100), (9, 0, 0)]
+)
+def test_reasoning_goes_along(keep_steps: int, bare: int, freed: int) -> None:
+    """Of what stands in front of the kept steps and of the newest question; in a break that is made anyway."""
+    thoughts = {1: 100, 3: 200, 5: 200, 7: 200, 9: 500}
+    knobs = Knobs(takes_results=True, clears_reasoning=True, keep_steps=keep_steps)
+    shown = scene(THOUGHTS, reasoning=thoughts)
+    shown = msgspec.structs.replace(shown, sizes=[s + thoughts.get(i, 0) for i, s in enumerate(shown.sizes)])
+    found = find(shown, knobs)
+    if not freed:
+        assert found is None
+        return
+    assert found is not None
+    assert found.bare == bare
+    assert found.before - found.tokens == 3000 - STUB + freed
+
+
+def test_reasoning_alone_is_no_reason() -> None:
+    """Only where the request would not fit is it a break of its own."""
+    shown = scene([user("g"), assistant("x"), user("n"), *step()], reasoning={1: 5000}, overhead_tokens=6000)
+    knobs = Knobs(clears_reasoning=True, keep_steps=1)
+    assert find(shown, knobs) is None
+    forced = find(shown, knobs, limit=1000)
+    assert forced is not None
+    assert (forced.bare, forced.is_forced) == (2, True)
+
+
+CHATTY = [user("goal"), *(message for number in range(30) for message in step(result=100 + number))]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "target", "kept"), [(1.0, 2000, 9), (0.3, 2000, 7), (0.3, 10**6, None), (0.1, 2000, 2), (1.0, 900, 1)]
+)
+def test_the_best_steps_stay(ratio: float, target: int, kept: int | None) -> None:
+    """As many as fit their share of the span and the target; here all are alike, so they are the newest."""
+    knobs = Knobs(folds=True, keep_steps=2, selects=True, ratio=ratio)
+    found = find(scene(CHATTY), knobs, target=target)
+    if kept is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.cut == 57
+    assert found.chosen == tuple(range(57 - 2 * kept, 57))
+    assert found.tokens == total(scene(CHATTY), knobs, 57) + sum(scene(CHATTY).sizes[57 - 2 * kept : 57])
+    assert found.tokens <= max(target, total(scene(CHATTY), knobs, 57))
+
+
+def test_what_was_kept_is_a_candidate_again() -> None:
+    """And what had left does not come back."""
+    knobs = Knobs(folds=True, keep_steps=2, selects=True, ratio=1.0)
+    good, plain = Told("because", [Act("write", '{"path": "a"}', "")]), Told("", ())
+    told = {5: good}
+    shown = scene(
+        CHATTY, folded=41, block_tokens=400, chosen=(3, 4, 5, 6), told=lambda step: told.get(step.start, plain)
+    )
+    assert total(shown, knobs) == sum(shown.sizes[i] for i in (0, 3, 4, 5, 6)) + 400 + sum(shown.sizes[41:])
+    found = find(shown, knobs, target=1200)
+    assert found is not None
+    assert found.chosen[:2] == (5, 6)
+    assert set(found.chosen) <= {3, 4, 5, 6, *range(41, 57)}
+
+
+def test_pins_are_never_shortened_for_a_target() -> None:
+    """What the user said stays whole up to its limit, however much it is; the target is missed then."""
+    told = [message for _ in range(10) for message in (user("u" * 390), *step(result=900))]
+    shown = scene([user("g"), *told, user("n"), *step(), *step()])
+    found = find(shown, Knobs(folds=True, keep_steps=2), target=1_000)
+    assert found is not None
+    assert found.pin_tokens == 1_000
+    assert found.tokens > 4_000
+
+
+def test_trying_is_given_up() -> None:
+    """After three compactions in vain only growth or the limit brings another one."""
+    shown = scene(WORK, past=[Compacted(made_at=1, before_tokens=13_000, tokens=12_500)] * 3)
+    whole = total(shown, ALL)
+    assert find(scene(WORK), ALL) is not None
+    assert find(shown, ALL) is None
+    assert find(shown, ALL, limit=whole - 1) is not None
+    assert find(msgspec.structs.replace(shown, overhead_tokens=15_000 - whole), ALL) is not None
+
+
+def test_a_break_that_does_not_pay_is_not_made() -> None:
+    """Where the target is out of reach it depends on the session's age and growth."""
+    assert find(scene(WORK, calls=1), ALL) is None
+    assert find(scene(WORK, growth_tokens=5000), ALL) is None
+    assert find(scene(WORK, calls=1, growth_tokens=5000), ALL, target=6000) is not None
 
 
 def test_total_with_a_block_in_force() -> None:
@@ -360,9 +459,9 @@ TALKS = conversations().map(lambda growth: growth[-1]) | st.lists(STEPS | STEPS 
 def cases(draw: st.DrawFn) -> tuple[Scene, Bounds, Knobs]:
     """A request, with or without a block in force, and bounds about its size."""
     told = scene(draw(TALKS), overhead_tokens=draw(st.sampled_from([0, 300])))
-    starts = [told.history.leading, *(unit.start for unit in units(told.history)[1:])]
+    starts = [told.history.leading, *(step.start for step in steps(told.history)[1:])]
     folded = draw(st.sampled_from(starts))
-    block = draw(st.integers(1, 900)) if folded > told.history.leading else 0
+    block = draw(st.integers(1, 900)) + told_by_user(told, folded) if folded > told.history.leading else 0
     shown = msgspec.structs.replace(told, folded=folded, block_tokens=block)
     knobs = draw(KNOBS)
     whole = total(shown, knobs)
@@ -371,13 +470,27 @@ def cases(draw: st.DrawFn) -> tuple[Scene, Bounds, Knobs]:
     return shown, Bounds(min(trigger, limit), limit, int(trigger * draw(st.floats(0, 1)))), knobs
 
 
+def told_by_user(shown: Scene, stop: int) -> int:
+    """Tokens of the user messages before `stop`, but for the first of them, which stands outside of blocks."""
+    users = [i for i, facts in enumerate(shown.history.facts) if facts.role == "user"]
+    return sum(shown.sizes[i] for i in users[1:] if i < stop)
+
+
 def applied(shown: Scene, found: Reduction) -> Scene:
     """The scene after what was found has left."""
     sizes = list(shown.sizes)
     for taken in found.taken:
         sizes[taken.message] -= saving(0, taken.slot)
     stubbed = shown.stubbed | {(taken.message, taken.slot.at) for taken in found.taken}
-    return msgspec.structs.replace(shown, sizes=sizes, stubbed=stubbed)
+    after = msgspec.structs.replace(shown, sizes=sizes, stubbed=stubbed)
+    freed = told_by_user(shown, shown.folded) - told_by_user(after, shown.folded)
+    return msgspec.structs.replace(after, block_tokens=shown.block_tokens - freed)
+
+
+def after_knobs(knobs: Knobs, found: Reduction) -> Knobs:
+    """The knobs with which a compaction was made in the end."""
+    narrative = knobs.narrative_tokens if found.narrates else 0
+    return msgspec.structs.replace(knobs, pin_tokens=found.pin_tokens, narrative_tokens=narrative)
 
 
 def called(told: History, index: int) -> int:
@@ -392,8 +505,7 @@ def test_laws_of_compactions(case: tuple[Scene, Bounds, Knobs]) -> None:
     shown, bounds, knobs = case
     found = Compaction(shown, bounds, knobs).find()
     before, told = total(shown, knobs), shown.history
-    if found is not None and not found.narrates:
-        knobs = msgspec.structs.replace(knobs, narrative_tokens=0)
+    knobs = knobs if found is None else after_knobs(knobs, found)
     assert found is None or before >= bounds.trigger_tokens
     if found is None:
         return
@@ -411,7 +523,7 @@ def test_laws_of_compactions(case: tuple[Scene, Bounds, Knobs]) -> None:
     users = [i for i, facts in enumerate(told.facts) if facts.role == "user"]
     assert not {i for i, _ in places} & set(users[:1] + users[-1:])
     if not found.is_forced:
-        kept = units(told)[-max(1, knobs.keep_steps) :]
+        kept = steps(told)[-max(1, knobs.keep_steps) :]
         last = min(kept[0].start, max(told.leading, len(told) - knobs.keep_messages))
         assert max([i for i, _ in places], default=-1) < last
         assert found.cut is None or found.cut <= last
@@ -425,8 +537,7 @@ def test_what_was_reduced_is_not_reduced_again(case: tuple[Scene, Bounds, Knobs]
     found = Compaction(shown, bounds, knobs).find()
     if found is None:
         return
-    if not found.narrates:
-        knobs = msgspec.structs.replace(knobs, narrative_tokens=0)
+    knobs = after_knobs(knobs, found)
     after = applied(shown, found)
     if found.cut is not None:
         block = found.tokens - total(msgspec.structs.replace(after, folded=found.cut, block_tokens=0), knobs)

@@ -106,3 +106,13 @@ def test_every_message_of_the_span_either_leaves_or_stays(messages: list[dict[st
     goal = [] if fold.goal is None else [fold.goal]
     assert sorted([*goal, *fold.kept, *fold.leaving(sent)]) == list(range(sent.leading, cut))
     assert all(sent.facts[i].role == "assistant" or i > goal[0] for i in fold.leaving(sent))
+
+
+@pytest.mark.parametrize(("trimmed", "expected"), [(0, (2, 3)), (1, ()), (2, ()), (3, ())])
+def test_chosen_steps_follow_on_the_block(trimmed: int, expected: tuple[int, ...]) -> None:
+    """They are places in the chain, too. Where the client cut one, or what the user said before it, it is gone."""
+    sent = history(SYSTEM, *CHAIN[trimmed:])
+    fold = find_fold(sent, known(Compacted(made_at=8, cut=7, chosen=(1, 2)), shift=len(CHAIN) - sent.length))
+    assert fold is not None
+    assert fold.chosen == expected
+    assert not set(fold.leaving(sent)) & set(expected)

@@ -70,6 +70,7 @@ def test_a_verb_of_an_editor_is_no_command(command: str, expected: str) -> None:
         ("Process exited with code 2", " -> exit 2"),
         ("exit status: -9", " -> exit -9"),
         ("return code -11", " -> exit -11"),
+        ('{"output":"x","metadata":{"exit_code": 1,"duration_seconds":0.1}}', " -> exit 1"),
         ("x" * 300 + "exit code 5" + "x" * 5000, ""),
     ],
 )
@@ -78,6 +79,14 @@ def test_commands_say_how_they_ended(answer: str, end: str) -> None:
     assert render_trail([act("bash", answer, command="pytest  -q\n")]) == (
         f"- commands, newest last: \n  pytest -q{end}"
     )
+
+
+def test_one_answer_to_several_calls_ends_none_of_them() -> None:
+    """Which of them ended so is not said; its error still is."""
+    uses = [{"recipient_name": "shell", "parameters": {"command": ["bash", "-lc", run]}} for run in ("make", "ls")]
+    trail = render_trail([act("multi_tool_use.parallel", "error: no rule\nexit code 2", tool_uses=uses)])
+    assert section(trail, "commands, newest last") == "\n  make\n  ls"
+    assert section(trail, "last errors reported by tools") == "\n  error: no rule"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +151,7 @@ def test_lines_are_cut() -> None:
         '"path"',
         '["path", "a"]',
         '{"path": null, "command": 3}',
-        '{"path": ["a", "b"], "command": ["ls"]}',
+        '{"path": [null, 3], "command": ["ls", 3]}',
         '{"path": {"file": "a"}}',
         '{"path": "  "}',
         "[" * 100_000,

@@ -15,6 +15,7 @@ from proxy.core.history import CallFact, Facts, Kind, Role, Slot, digest, text_b
 from proxy.core.media import media_tokens
 from proxy.core.reading import HistoryCall, HistoryEntry
 from proxy.core.wire.chat_inputs import INPUTS, input_slots, input_text, replace_inputs
+from proxy.core.wire.chat_reasoning import reasoning_size, reasoning_text, without_reasoning
 from proxy.core.wire.raw_fields import encode_lenient, encode_text, join_fields, split_fields
 
 WHOLE = -1
@@ -56,6 +57,7 @@ class ChatAdapter:
             calls=tuple(CallFact(c.get("id"), _call_name(c)) for c in _calls(message)),
             call_id=call_id,
             estimated_tokens=_estimate(message, raw),
+            reasoning_bytes=reasoning_size(message, raw),
         )
 
     def text(self, raw: bytes, at: int) -> str:
@@ -97,8 +99,16 @@ class ChatAdapter:
                 media += media_tokens(part)
         for call in _calls(message):
             texts += (_call_name(call), _written_arguments(call))
-        reasoning = (message.get(name) for name in ("reasoning_content", "reasoning"))
-        return [*texts, *(text for text in reasoning if isinstance(text, str))], media
+        return [*texts, *filter(None, [reasoning_text(message)])], media
+
+    def reasoning(self, raw: bytes) -> str:
+        """Return the reasoning that an assistant message tells in fields of its own."""
+        message = decode(raw)
+        return reasoning_text(message) if isinstance(message, dict) else ""
+
+    def without_reasoning(self, raw: bytes) -> bytes:
+        """Return an assistant message without its reasoning; all else keeps its bytes."""
+        return without_reasoning(raw)
 
     def describe(self, raw: bytes, number: int, tool: str | None) -> HistoryEntry:
         """Return the message as the record shows it; `tool` names the tool that a result comes from."""
