@@ -90,8 +90,7 @@ class Breaks:
             return narrative
         if not reduction.is_forced:
             return self._narrator.need(occasion, writer, len(occasion.history))
-        need = self._narrator.need(occasion, writer, reduction.cut)
-        return await self._narrator.wait(need, occasion.means.ask, writer.wait_seconds)
+        return await self._narrator.wait(occasion, writer, reduction.cut)
 
     def _broken(
         self, plan: Plan, occasion: Occasion, measures: Measures, reduction: Reduction, narrative: Narrated | None

@@ -31,6 +31,7 @@ log = structlog.get_logger()
 _HARDER = 0.7  # of what was refused is tried once more at most
 _SUSPICIOUS = 0.8  # of what is expected; an estimate by size is seldom so much too high
 _LEAST_TOKENS = 1_000
+_LEAST_RATIO = 0.4  # no tokenizer makes so few of a text: what reports less counts something else
 _KEPT = 4_096
 _FREE = Output()
 
@@ -59,6 +60,7 @@ class Budget:
         self.windows = windows or Windows()
         self.lessons = lessons or Lessons()
         self._calibration = Calibration()
+        self._suspicions: Memo[tuple[str, str], int] = Memo(_KEPT)
         self._honest: Memo[tuple[str, str], float] = Memo(_KEPT)  # lowest ratios that counting has confirmed
 
     def window(self, settings: Settings, place: Place) -> Window:
@@ -105,9 +107,11 @@ class Budget:
         reported = _reported(usage)
         if reported is None:
             return False
-        if self._is_suspicious(upstream, model, reported / max(1, estimate_tokens)) and estimate_tokens > _LEAST_TOKENS:
-            return True
-        self._calibration.learn(upstream, model, estimate_tokens, reported)
+        ratio = reported / max(1, estimate_tokens)
+        if self._is_suspicious(upstream, model, ratio) and estimate_tokens > _LEAST_TOKENS:
+            return self._is_next(upstream, model)
+        if ratio >= _LEAST_RATIO:
+            self._calibration.learn(upstream, model, estimate_tokens, reported)
         return False
 
     async def examine(self, counter: Counter, place: Place, sent: Sent, usage: dict[str, object] | None) -> bool:
@@ -129,6 +133,8 @@ class Budget:
             return True
         ratio = reported / max(1, sent.estimate_tokens)
         key = place.upstream, place.model
+        if ratio < _LEAST_RATIO:
+            return False
         self._honest.put(key, min(self._honest.get(key) or 1.0, ratio))
         self._calibration.learn(place.upstream, place.model, sent.estimate_tokens, reported)
         return False
@@ -149,6 +155,15 @@ class Budget:
         asking = Asking(place.tenant, Output(refusal.output_tokens or None))
         fits = self.room(settings, preset, place.upstream, place.model, asking)
         return max(1, min(fits, int(refusal.sent_tokens * _HARDER)))
+
+    def _is_next(self, upstream: str, model: str) -> bool:
+        """Say whether a suspicion is looked into: the first of a model, the second, the fourth and so on.
+
+        Counting takes time, and who reads the log has read it after the first.
+        """
+        count = (self._suspicions.get((upstream, model)) or 0) + 1
+        self._suspicions.put((upstream, model), count)
+        return count & (count - 1) == 0
 
     def _is_suspicious(self, upstream: str, model: str, ratio: float) -> bool:
         expected = self._honest.get((upstream, model)) or max(1.0, self._calibration.ratio(upstream, model))

@@ -14,7 +14,7 @@ import msgspec
 from policies.offer_compaction import OfferCompaction
 from proxy.breaking import Breaks
 from proxy.core.breaks import Breaker
-from proxy.core.envelope import Envelope
+from proxy.core.envelope import Envelope, Patch, open_envelope, split_list
 from proxy.core.guard import Guard
 from proxy.core.history import History, text_bytes
 from proxy.core.ledger import Ledger, Offloaded
@@ -167,7 +167,8 @@ class Compactor:
         await self._count_large(history, known, terms)
         plan, need = self._planner.plan(history, known.recognition, known.root, terms), None
         if order.means is not None and terms.reader is not None and terms.may_offload:
-            occasion = Occasion(history, known, order.envelope, order.preset, order.means, terms.reader)
+            last = partial(self._last_body, order.envelope, known, terms)
+            occasion = Occasion(history, known, order.envelope, order.preset, order.means, terms.reader, last)
             decision = await self._breaks.plan(plan, occasion)
             plan, need = decision.plan, decision.need
         if plan.fresh:
@@ -176,6 +177,16 @@ class Compactor:
         if plan.entries or ledger.stored < ledger.version:
             ledger = await self.sessions.append(tenant, ledger, plan.entries, known.marks)
         return plan, ledger, need
+
+    def _last_body(self, envelope: Envelope, known: Known, terms: Terms) -> bytes:
+        """Return the body that was sent for the known part of a history, as far as that can be told from the ledger."""
+        messages = split_list(envelope.fields["messages"])[: known.recognition.known]
+        patch = Patch(envelope)
+        patch.set_field("messages", b"[" + b",".join(messages) + b"]")
+        shorter = open_envelope(patch.apply())
+        history = self.messages.read(shorter)
+        plan = self._planner.plan(history, known.recognition, known.root, terms)
+        return self._rewriter.rewrite(shorter, history, plan)
 
     async def _keep_originals(self, tenant: str, plan: Plan, history: History, known: Known, terms: Terms) -> Plan:
         """Have originals confirmed; where the store refuses some, plan again without these."""

@@ -84,16 +84,27 @@ class Narrator:
             can_fork=writer.model is None and not is_anew,
         )
 
-    async def wait(self, need: SummaryNeed, ask: Ask, seconds: float) -> Narrated | None:
-        """Return a narrative of a request that cannot wait longer: the one that is being written, or this one."""
+    async def wait(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> Narrated | None:
+        """Return a narrative for a request that cannot wait longer: the one being written, or one of its own."""
+        need = self._urgent(occasion, writer, cut)
         running = self._running.get((need.tenant, need.ledger))
         task: Task | None
-        need, task = running or (need, self._summariser.begin(need, ask))
+        need, task = running or (need, self._summariser.begin(need, occasion.means.ask))
         if task is None:
             return None
-        done, _ = await asyncio.wait({task}, timeout=seconds)
+        done, _ = await asyncio.wait({task}, timeout=writer.wait_seconds)
         told = task.result() if done else None
         return None if told is None else _entry(need, told)
+
+    def _urgent(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> SummaryNeed:
+        """Return the need of a request that does not fit itself: a fork of the one before it, if that tells most."""
+        known = occasion.known.recognition.known
+        if _tells_most(occasion.position(known), _first(occasion), occasion.position(cut)):
+            need = self.need(occasion, writer, known)
+            if need.can_fork:
+                live = fork(open_envelope(occasion.last_body()), instruction(need.prompt))
+                return msgspec.structs.replace(need, live=live)
+        return self.need(occasion, writer, cut)
 
     def begin(self, need: SummaryNeed, ask: Ask, body: bytes) -> None:
         """Have a narrative written behind `body`, one at a time: a conversation that goes on can use that one."""

@@ -40,6 +40,7 @@ class Occasion(msgspec.Struct, frozen=True):
     preset: Preset
     means: Means
     reader: str  # the reading tool, as it can be declared
+    last_body: Callable[[], bytes]  # what the upstream got for the known part of the history, and may have cached
 
     @property
     def writer(self) -> SummariseHistory | None:

@@ -92,7 +92,7 @@ class SummaryNeed(msgspec.Struct, frozen=True):
     window_tokens: int
     prompt: str | None = None
     can_fork: bool = False  # the request's own model is to tell what it has just seen
-    live: bytes | None = None  # the request forked on the live prefix
+    live: tuple[bytes, ...] = ()  # the request forked on the live prefix; the next one where one is refused
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -178,21 +178,23 @@ class Summariser:
 
     async def _tell(self, need: SummaryNeed, ask: Ask) -> Told | None:
         spent = Spent()
-        if need.live is not None:
-            reply = await read_reply(await ask(need.live, need.model))
+        for body in need.live:
+            reply = await read_reply(await ask(body, need.model))
             spent = spent.plus(reply.usage)
-            text = await self._checked_live(need, reply)
+            text = await self._checked_live(need, body, reply)
             if text is not None:
                 return Told(text, spent)
-            if reply.status not in _OK and reply.status not in _FORM_STATUSES:
+            if reply.status in _OK:  # another form of the question would not help
+                break
+            if reply.status not in _FORM_STATUSES:
                 log.warning("summary_refused", status=reply.status)
                 return None
         return await self._tell_in_pieces(need, ask, spent)
 
-    async def _checked_live(self, need: SummaryNeed, reply: Reply) -> str | None:
+    async def _checked_live(self, need: SummaryNeed, body: bytes, reply: Reply) -> str | None:
         if reply.text is None or not has_heading(reply.text, headings(need.prompt)):
             return None
-        source = "\n".join(await asyncio.to_thread(prompt_texts, need.live or b""))
+        source = "\n".join(await asyncio.to_thread(prompt_texts, body))
         return await asyncio.to_thread(checked, reply.text, source, need.spoken, self._counter.count)
 
     async def _tell_in_pieces(self, need: SummaryNeed, ask: Ask, spent: Spent) -> Told | None:

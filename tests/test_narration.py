@@ -20,6 +20,7 @@ from tests.test_breaking import (
     Writer,
     block,
     compact,
+    order,
     preset,
     settled,
     silence,
@@ -30,7 +31,7 @@ from tests.test_compaction import Desk
 from tests.test_summarise import plain, said
 
 pytestmark = pytest.mark.anyio
-NEAR = 58  # steps of a talk that is just below the trigger
+TIGHT = msgspec.structs.replace(BOUNDS, trigger_tokens=3_400, limit_tokens=3_500)
 
 
 async def needed(desk: Desk, steps: int, policy: SummariseHistory = SUMMARISING) -> SummaryNeed:
@@ -138,13 +139,34 @@ async def test_a_request_at_the_limit_joins_what_is_being_written() -> None:
         return said(STORY)
 
     writer = Writer(slowly)
-    need = (await compact(desk, talk(62), preset(SUMMARISING), writer)).need
-    assert need is not None
-    waiting = asyncio.create_task(desk.compactor._narrator.wait(need, writer, 5.0))
-    await asyncio.sleep(0)
-    free.set()
-    assert await waiting == Narrated(0, need.cut, STORY, 7, 0, 3)
+    await compact(desk, talk(62), preset(SUMMARISING), writer)
+    patient = msgspec.structs.replace(SUMMARISING, wait_seconds=20.0)
+    asyncio.get_running_loop().call_later(1.0, free.set)  # long after the next request has begun to wait
+    compacted = await compact(desk, talk(70), preset(patient), writer, TIGHT)
+    assert STORY in block(compacted)
     assert len(writer.asked) == 1
+
+
+async def test_a_request_at_the_limit_asks_on_the_prefix_of_the_one_before() -> None:
+    """It does not fit itself, but what was sent last did, and the upstream still has it."""
+    desk, writer = Desk(), Writer(tells)
+    before = await compact(desk, talk(50), preset(SUMMARISING), writer)
+    compacted = await compact(desk, talk(60), preset(SUMMARISING), writer, TIGHT)
+    (asked,) = writer.asked
+    sent_before = msgspec.json.decode(before.body)
+    assert asked["messages"][:-1] == sent_before["messages"]
+    assert asked["tools"] == sent_before["tools"]
+    assert STORY in block(compacted)
+
+
+async def test_a_request_at_the_limit_of_which_little_is_known_is_told_as_a_transcript() -> None:
+    """What was sent before tells too little of it."""
+    desk, writer = Desk(), Writer(tells)
+    await compact(desk, talk(10), preset(SUMMARISING), writer)
+    compacted = await compact(desk, talk(60), preset(SUMMARISING), writer, TIGHT)
+    (asked,) = writer.asked
+    assert [m["role"] for m in asked["messages"]] == ["system", "user"]
+    assert STORY in block(compacted)
 
 
 async def test_long_messages_are_told_by_their_ends() -> None:

@@ -38,7 +38,7 @@ def occasion(preset: Preset = SUMMARISING, shift: int = 0, *entries: Compacted) 
     envelope = open_envelope(json.dumps({"model": "m", "messages": MESSAGES}).encode())
     history = Reader(ChatAdapter()).read(envelope)
     known = Known(Identity("t", None), b"r", Recognition(Ledger("ses", entries), 1, shift), ())
-    return Occasion(history, known, envelope, preset, MEANS, "read_offloaded")
+    return Occasion(history, known, envelope, preset, MEANS, "read_offloaded", lambda: b"")
 
 
 @given(st.integers(1, 3_000))

@@ -444,7 +444,7 @@ LIVE = json.dumps(
 async def test_the_live_request_is_asked_first() -> None:
     """Its answer is held against what the model saw; nothing else is asked."""
     model = Model(lambda: said(GOOD + "\nMended src/other.py."))
-    assert await Desk().write(model, need(live=LIVE, pieces=["nothing"])) == GOOD
+    assert await Desk().write(model, need(live=(LIVE,), pieces=["nothing"])) == GOOD
     assert model.bodies == [json.loads(LIVE)]
 
 
@@ -464,7 +464,23 @@ async def test_a_transcript_is_told_where_the_live_request_is_not_understood(
 ) -> None:
     """An agent's prompt makes some models act; a transcript in quotes does not."""
     model = Model(answer, lambda: said(GOOD))
-    assert await Desk().write(model, need(live=LIVE)) == GOOD
+    assert await Desk().write(model, need(live=(LIVE,))) == GOOD
+    assert [len(body["messages"]) for body in model.bodies] == [1, 2]
+
+
+async def test_a_refused_form_is_followed_by_the_other() -> None:
+    """Where both are refused a transcript is told; where the first is answered, the second is not sent."""
+    other = json.dumps({"model": "m", "messages": [{"role": "user", "content": "src/parse.py, joined"}]}).encode()
+
+    def refused() -> UpstreamResponse:
+        return plain({"error": {}}, 400)
+
+    for answers, asked in (([refused, lambda: said(GOOD)], 2), ([refused, refused, lambda: said(GOOD)], 3)):
+        model = Model(*answers)
+        assert await Desk().write(model, need(live=(LIVE, other))) == GOOD
+        assert len(model.bodies) == asked
+    model = Model(lambda: said("I go on."), lambda: said(GOOD))
+    assert await Desk().write(model, need(live=(LIVE, other))) == GOOD
     assert [len(body["messages"]) for body in model.bodies] == [1, 2]
 
 
@@ -472,7 +488,7 @@ async def test_a_transcript_is_told_where_the_live_request_is_not_understood(
 async def test_a_refused_key_is_not_tried_again(status: int) -> None:
     """What has nothing to do with the form of the question ends it."""
     model = Model(lambda: plain({"error": {}}, status))
-    assert await Desk().write(model, need(live=LIVE)) is None
+    assert await Desk().write(model, need(live=(LIVE,))) is None
     assert len(model.bodies) == 1
 
 

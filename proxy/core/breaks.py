@@ -24,7 +24,8 @@ from proxy.core.selection import Told, sequence
 from proxy.core.steps import Step, steps
 from proxy.core.trail import Act, render_trail
 
-_PREVIEW = {"input": (0, 0), "result": (10, 5), "user": (10, 5)}
+_PREVIEW = {"input": (0, 0), "result": (10, 5), "user": (10, 5)}  # lines of head and tail
+_SHORTEST_PREVIEW = (2, 1)  # where the request would not fit otherwise
 _TAG_CHARACTERS = 8
 _LEAST_NARRATIVE_TOKENS = 200
 
@@ -139,7 +140,7 @@ class Breaker:
             stubbed=frozenset(plan.stubs),
             tokens=lambda i, slot: self._stubs.count(self._text(history, i, slot)),
             characters=lambda i, slot: len(self._text(history, i, slot)),
-            saving=lambda i, slot: self._saving(history, plan, i, slot),
+            saving=lambda taken: self._saving(history, plan, taken),
             folded=history.leading if fold is None else fold.cut,
             block_tokens=0 if fold is None else self._stubs.count(self.render(history, plan)),
             head_tokens=measures.overhead_tokens + sum(sizes[: history.leading]),
@@ -154,10 +155,13 @@ class Breaker:
             past=[c for c in plan.recognition.ledger.compactions if c.made_at <= length],
         )
 
-    def _saving(self, history: History, plan: Plan, index: int, slot: Slot) -> int:
-        fresh = self._fresh(history, plan, Taken(index, slot, "compaction"), 0, b"estimate")
+    def _saving(self, history: History, plan: Plan, taken: Taken) -> int:
+        fresh = self._fresh(history, plan, taken, 0, b"estimate")
         stub = self._stubs.count(self._stubs.render(fresh.entry, lambda: fresh.text))
-        return fresh.entry.tokens - stub if 2 * stub <= fresh.entry.tokens else 0
+        place = taken.message, taken.slot.at
+        present = plan.stubs.get(place)
+        now = fresh.entry.tokens if present is None else self._stub_tokens(history, *place, present)
+        return now - stub if 2 * stub <= now else 0
 
     def _pinned(self, history: History, plan: Plan, reduction: Reduction) -> list[Taken]:
         """Return what is taken, with the user texts of the span that are too long to be pinned whole."""
@@ -170,7 +174,8 @@ class Breaker:
             slots = history.facts[index].slots if index < reduction.cut else ()
             new = (slot for slot in slots if (index, slot.at) not in places)
             long = [slot for slot in new if self._is_long_pin(history, index, slot, reduction.pin_tokens)]
-            taken += [Taken(index, slot, "compaction") for slot in long if self._saving(history, plan, index, slot) > 0]
+            pins = [Taken(index, slot, "compaction") for slot in long]
+            taken += [pin for pin in pins if self._saving(history, plan, pin) > 0]
         staying = {*reduction.chosen, *range(reduction.cut, len(history))}
         return [t for t in taken if t.message in staying or t.slot.kind == "user"]
 
@@ -182,7 +187,7 @@ class Breaker:
         text = self._text(history, index, slot)
         tool = history.tool_of(index) if slot.kind == "result" else None
         candidate = Candidate(index, slot.at, slot.kind, slot.exact, slot.size_bytes, tool)
-        head, tail = _PREVIEW[slot.kind]
+        head, tail = _SHORTEST_PREVIEW if taken.reason == "over_window" else _PREVIEW[slot.kind]
         edit = Offload(candidate, taken.reason, head, tail)
         policy = "truncate_inputs" if slot.kind == "input" else "summarise_history"
         entry = self._planner.entry(edit, text, policy, root, plan.reader or "")

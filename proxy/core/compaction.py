@@ -64,7 +64,7 @@ class Scene(msgspec.Struct, frozen=True):
     stubbed: frozenset[Place]
     tokens: Callable[[int, Slot], int]  # of a text
     characters: Callable[[int, Slot], int]
-    saving: Callable[[int, Slot], int]  # tokens saved by a stub in the place of a text; below 1: not worth it
+    saving: Callable[[Taken], int]  # tokens saved by a stub in the place of a text; below 1: not worth it
     folded: int  # index of the first message that is not in a block already
     block_tokens: int  # of the block in force
     head_tokens: int  # of what no compaction changes, in front of everything else
@@ -266,7 +266,7 @@ class Compaction:
 
     def _take(self, texts: Sequence[Taken]) -> None:
         for taken in texts:
-            saving = self._scene.saving(taken.message, taken.slot)
+            saving = self._scene.saving(taken)
             if saving > 0:
                 self._taken[taken.message, taken.slot.at] = taken
                 self._sizes[taken.message] -= saving
@@ -295,15 +295,14 @@ class Compaction:
         return [Taken(i, s, "compaction") for i, s in found if self._scene.tokens(i, s) >= _LEAST_RESULT_TOKENS]
 
     def _old_users(self) -> list[Taken]:
-        """Return user texts that may be sacrificed, oldest first: never the first message and never the newest."""
+        """Return user texts that may be sacrificed, oldest first: never the first message and never the newest.
+
+        Those that are stubs already may become shorter ones.
+        """
         spared = {self._users[0], self._users[-1]} if self._users else set()
-        out: list[Taken] = []
-        for index in self._users:
-            for slot in self._scene.history.facts[index].slots if index not in spared else ():
-                place = (index, slot.at)
-                if place not in self._scene.stubbed and self._scene.tokens(index, slot) > _LEAST_SACRIFICE_TOKENS:
-                    out.append(Taken(index, slot, "over_window"))
-        return out
+        old = [(i, slot) for i in self._users if i not in spared for slot in self._scene.history.facts[i].slots]
+        long = ((i, slot) for i, slot in old if self._scene.tokens(i, slot) > _LEAST_SACRIFICE_TOKENS)
+        return [Taken(i, slot, "over_window") for i, slot in long]
 
     def _kept_from(self) -> int:
         """Return the index from which everything stays: so many steps and so many messages at least, never nothing."""
@@ -337,7 +336,7 @@ class Compaction:
             slots = [slot for slot in scene.history.facts[index].slots if slot.size_bytes > limit]
             whole = [slot for slot in slots if (index, slot.at) not in scene.stubbed]
             long = [slot for slot in whole if scene.tokens(index, slot) > limit]
-            self._pins[index] = sum(max(0, scene.saving(index, slot)) for slot in long)
+            self._pins[index] = sum(max(0, scene.saving(Taken(index, slot, "compaction"))) for slot in long)
         sacrificed = any(place[0] == index for place in self._taken)
         return _PIN_TOKENS + size - (0 if sacrificed else self._pins[index])
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.compaction import Bounds, Compaction, Knobs, Reduction, Scene
-from proxy.core.history import History, Slot
+from proxy.core.compaction import Bounds, Compaction, Knobs, Reduction, Scene, Taken
+from proxy.core.history import History
 from proxy.core.ledger import Compacted
 from proxy.core.selection import Told
 from proxy.core.steps import steps
@@ -59,9 +59,10 @@ def scene(messages: Sequence[Message], **fields: Any) -> Scene:
     )
 
 
-def saving(_: int, slot: Slot) -> int:
+def saving(taken: Taken) -> int:
     """What a stub saves."""
-    return slot.size_bytes - STUB if slot.size_bytes >= 2 * STUB else 0
+    size = taken.slot.size_bytes
+    return size - STUB if size >= 2 * STUB else 0
 
 
 def find(shown: Scene, knobs: Knobs, trigger: int = 0, target: int = 0, limit: int = 10**9) -> Reduction | None:
@@ -480,7 +481,7 @@ def applied(shown: Scene, found: Reduction) -> Scene:
     """The scene after what was found has left."""
     sizes = list(shown.sizes)
     for taken in found.taken:
-        sizes[taken.message] -= saving(0, taken.slot)
+        sizes[taken.message] -= saving(taken)
     stubbed = shown.stubbed | {(taken.message, taken.slot.at) for taken in found.taken}
     after = msgspec.structs.replace(shown, sizes=sizes, stubbed=stubbed)
     freed = told_by_user(shown, shown.folded) - told_by_user(after, shown.folded)

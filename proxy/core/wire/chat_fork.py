@@ -24,19 +24,17 @@ _OF_THE_ANSWER: Final = frozenset(
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-def fork(envelope: Envelope, question: str) -> bytes | None:
-    """Return the body of the summary request; None where the request has fields that forbid it."""
+def fork(envelope: Envelope, question: str) -> tuple[bytes, ...]:
+    """Return the body of the summary request; none where the request has fields that forbid it.
+
+    A second body has the question in the user's last message, for templates that refuse two of them in a row.
+    """
     if any(envelope.is_set(name) for name in _OBSTACLES) or not _is_text(envelope):
-        return None
+        return ()
     fields = {name: bytes(raw) for name, raw in envelope.fields.items() if name not in _OF_THE_ANSWER}
-    messages = _with_question(split_list(envelope.fields["messages"]), question)
-    fields |= (
-        {"messages": b"[" + b",".join(messages) + b"]", "stream": b"true"}
-        | _limits(envelope)
-        | _usage(envelope)
-        | _choice(envelope)
-    )
-    return join_fields(fields)
+    fields |= {"stream": b"true"} | _limits(envelope) | _usage(envelope) | _choice(envelope)
+    asked = _with_question(split_list(envelope.fields["messages"]), question)
+    return tuple(join_fields({**fields, "messages": b"[" + b",".join(messages) + b"]"}) for messages in asked)
 
 
 def _is_text(envelope: Envelope) -> bool:
@@ -45,15 +43,12 @@ def _is_text(envelope: Envelope) -> bool:
     return is_plain and modalities in (None, ["text"])
 
 
-def _with_question(messages: list[bytes], question: str) -> list[bytes]:
-    """Return the messages with the question behind them; in the last one where that is the user's.
-
-    Some templates refuse two messages of one role in a row.
-    """
+def _with_question(messages: list[bytes], question: str) -> list[list[bytes]]:
     tools, last = ChatTools(), messages[-1]
-    if decode(split_fields(last).get("role", b"null")) == "user":
-        return [*messages[:-1], tools.merge(last, question)]
-    return [*messages, tools.merge(None, question)]
+    apart = [*messages, tools.merge(None, question)]
+    if decode(split_fields(last).get("role", b"null")) != "user":
+        return [apart]
+    return [apart, [*messages[:-1], tools.merge(last, question)]]
 
 
 def _limits(envelope: Envelope) -> dict[str, bytes]:

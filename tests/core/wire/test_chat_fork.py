@@ -24,7 +24,7 @@ def forked(messages: list[Any] = MESSAGES, **fields: Any) -> dict[str, Any] | No
     """Fork a request with these fields and decode the result."""
     body = json.dumps({"model": "m", "messages": messages, **fields}).encode()
     made = fork(open_envelope(body), QUESTION)
-    return None if made is None else json.loads(made)
+    return json.loads(made[0]) if made else None
 
 
 def test_the_question_stands_behind_everything() -> None:
@@ -44,8 +44,7 @@ def test_messages_keep_their_bytes() -> None:
     """The provider's cache holds what it saw: not one escape is written otherwise."""
     raw = rb'{"role": "user" ,"content":"caf\u00e9 \ud83d","x":1.0}'
     body = b'{"model":"m","messages":[ %b ,{"role":"assistant","content":"y"} ]}' % raw
-    made = fork(open_envelope(body), QUESTION)
-    assert made is not None
+    (made,) = fork(open_envelope(body), QUESTION)
     assert raw in made
 
 
@@ -60,11 +59,13 @@ def test_messages_keep_their_bytes() -> None:
         (None, QUESTION),
     ],
 )
-def test_two_messages_of_the_user_do_not_stand_in_a_row(content: object, expected: object) -> None:
-    """Some templates refuse that, so the question joins the user's last message."""
-    made = forked([*MESSAGES, {"role": "user", "content": content}])
-    assert made is not None
-    assert made["messages"] == [*MESSAGES, {"role": "user", "content": expected}]
+def test_where_the_user_spoke_last_there_is_a_second_form(content: object, expected: object) -> None:
+    """First as a message of its own; some templates refuse two of them in a row, so it joins the last one then."""
+    messages = [*MESSAGES, {"role": "user", "content": content}]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    apart, joined = (json.loads(made)["messages"] for made in fork(open_envelope(body), QUESTION))
+    assert apart == [*messages, {"role": "user", "content": QUESTION}]
+    assert joined == [*MESSAGES, {"role": "user", "content": expected}]
 
 
 def test_fields_about_the_clients_answer_go() -> None:
