@@ -25,7 +25,7 @@ from proxy.routes.control import control_handlers
 from proxy.server import ASGIApp, ServerOptions, bind, serve
 from proxy.settings import Settings
 from proxy.settings_loader import Loaded, source_of
-from proxy.store import StoreOptions, open_store
+from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.target import Reach, UpstreamTarget, make_target
 from proxy.telemetry.logs import configure_logs
@@ -85,7 +85,7 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
     """Make a service and let go of everything at the end."""
     in_force, vitals = InForce(loaded), Vitals()
     settings = loaded.settings
-    options = StoreOptions(idle_ttl=settings.store.idle_ttl, record=settings.store.record)
+    options = settings.store.options
     store = open_store(settings.store.url if isinstance(settings.store.url, str) else list(settings.store.url), options)
     try:
         await store.open()

@@ -15,6 +15,7 @@ from msgspec import Meta
 from proxy.addresses import MASK, OPENAI_URL, mask_url, normalise_base_url
 from proxy.core.duration import PositiveSeconds, Seconds
 from proxy.presets import Preset, built_in
+from proxy.store.base import StoreOptions
 from proxy.units import Count, Text
 
 SECRET_KEYS = frozenset({"admin_key", "secret", "api_key", "upstream_key", "encryption_keys"})
@@ -105,7 +106,9 @@ class Store(Table, frozen=True):
 
     url: Annotated[
         str | tuple[str, ...],
-        Meta(description="sqlite:///PATH, memory:, redis://…, rediss://…, or a list: Redis, then s3://bucket/prefix."),
+        Meta(
+            description="sqlite:///PATH, s3://bucket/prefix (gs, az), file:///FOLDER, memory:; or two: quick, durable."
+        ),
     ] = "sqlite:///var/ullage.db"
     idle_ttl: Annotated[PositiveSeconds, Meta(description="What nobody used for so long is dropped.")] = 30 * 86_400.0
     record: Annotated[bool, Meta(description="Keep every message of a session; false: only what edits removed.")] = True
@@ -115,6 +118,11 @@ class Store(Table, frozen=True):
     def urls(self) -> tuple[str, ...]:
         """The stores, one or several."""
         return (self.url,) if isinstance(self.url, str) else self.url
+
+    @property
+    def options(self) -> StoreOptions:
+        """How the stores are to behave."""
+        return StoreOptions(idle_ttl=self.idle_ttl, record=self.record, encryption_keys=self.encryption_keys)
 
 
 class Model(Table, frozen=True):

@@ -210,16 +210,16 @@ def _check_models(settings: Settings) -> None:
 
 def _check_store(settings: Settings) -> None:
     try:
-        open_store(settings.store.url, StoreOptions())
+        open_store(settings.store.url, StoreOptions(encryption_keys=settings.store.encryption_keys))
     except ConfigError as exc:
-        raise Wrong(("store", "url"), exc.message.removeprefix("store.url: ")) from None
+        key, _, problem = exc.message.removeprefix("store.").partition(": ")
+        raise Wrong(("store", key), problem) from None
 
 
 def _check_supported(settings: Settings) -> None:
-    """Refuse promises of separation, secrecy or capacity that this version would silently not keep."""
+    """Refuse promises of separation or capacity that this version would silently not keep."""
     asked: dict[KeyPath, bool] = {
         ("tenants",): bool(settings.tenants),
-        ("store", "encryption_keys"): bool(settings.store.encryption_keys),
         ("server", "workers"): settings.server.workers > 1,
     }
     for path, is_asked in asked.items():

@@ -262,12 +262,12 @@ def test_a_flag_that_was_not_given_says_nothing(folder: Path) -> None:
 
 
 def test_several_stores_are_a_list_in_every_source(folder: Path) -> None:
-    """A repeated flag and words in a variable are a list, which is refused while nothing can be combined."""
+    """A repeated flag and words in a variable are a list."""
     for flags, environ in (
         ({"--store": ("redis://a", "s3://b")}, {}),
         ({}, {"ULLAGE_STORE": "redis://a s3://b"}),
     ):
-        with pytest.raises(ConfigError, match=r"store\.url: 2 URLs are given"):
+        with pytest.raises(ConfigError, match=r'store\.url: the scheme "redis:" is not known'):
             load(None, environ, flags)
 
 
@@ -282,7 +282,7 @@ def test_several_stores_are_a_list_in_every_source(folder: Path) -> None:
         ('[server]\nhost = "env:NOWHERE"', "server.host", "variable NOWHERE is not set"),
         ('[store]\nidle_ttl = "a month"', "store.idle_ttl", 'for example "90s"'),
         ('[store]\nurl = "mysql://h"', "store.url", 'use "sqlite:///var/ullage.db"'),
-        ('[store]\nencryption_keys = ["k"]', "store.encryption_keys", "take it out"),
+        ('[store]\nencryption_keys = ["k"]', "store.encryption_keys", "32 random bytes in base64"),
         ("[server]\nworkers = 2", "server.workers", "take it out"),
         (TENANT.replace("mine", "safe"), "tenants", "take it out"),
         ('[upstream]\nbase_url = "localhost:8000"', "upstream.base_url", "like https://api.openai.com/v1"),

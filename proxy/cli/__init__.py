@@ -16,7 +16,7 @@ import rich_click as click
 from proxy import __version__
 from proxy.errors import ConfigError, ProxyError
 
-COMMANDS = ("serve", "demo", "sessions", "read", "config")  # each is proxy.cli.NAME:command
+COMMANDS = ("serve", "demo", "sessions", "read", "store", "config")  # each is proxy.cli.NAME:command
 
 _HELP = """
 Keep the context of AI agents small without losing anything.

@@ -9,9 +9,10 @@ from pathlib import Path
 from proxy.errors import StoreError
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.store.base import Store, StoreOptions
+from proxy.store.base import Movable
 
 _SQLITE = "sqlite:///"
+_FOLDER = "file://"
 
 
 class NoStoreHere(StoreError):
@@ -21,11 +22,10 @@ class NoStoreHere(StoreError):
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[Store]:
-    """Yield the store, open; a command never creates one. Raises NoStoreHere, Unavailable or ConfigError."""
-    _check(settings.store.urls[0])
-    options = StoreOptions(idle_ttl=settings.store.idle_ttl, record=settings.store.record)
-    store = open_store(settings.store.url, options)
+async def opened_store(settings: Settings, *, create: bool = False) -> AsyncIterator[Movable]:
+    """Yield the store, open; a command creates one only if it says so. Raises NoStoreHere, Unavailable, ConfigError."""
+    _check(settings.store.urls[-1], create=create)
+    store = open_store(settings.store.url, settings.store.options)
     await store.open()
     try:
         yield store
@@ -33,8 +33,10 @@ async def opened_store(settings: Settings) -> AsyncIterator[Store]:
         await store.close()
 
 
-def _check(url: str) -> None:
+def _check(url: str, *, create: bool) -> None:
     if url.startswith("memory:"):
         raise NoStoreHere("the store is memory:, which only the running gateway sees; ask its /ullage/v1/ instead")
-    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
+    for scheme in (_SQLITE, _FOLDER):
+        if not url.startswith(scheme) or create or Path(url.removeprefix(scheme)).exists():
+            continue
         raise NoStoreHere(f"there is no store at {url} yet; is this the folder that the gateway runs in?")

@@ -29,7 +29,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -175,11 +175,15 @@ class StoreStats(Struct, frozen=True):
 
 
 class StoreOptions(Struct, frozen=True):
-    """How a store is to behave: idle life in seconds, quota per tenant in bytes (None: none), record or not."""
+    """How a store is to behave: idle life in seconds, quota per tenant in bytes (None: none), record or not.
+
+    The first of the keys encrypts what is written, all of them decrypt; none: nothing is encrypted.
+    """
 
     idle_ttl: float = 30 * 86400.0
     stored_bytes: int | None = None
     record: bool = True
+    encryption_keys: tuple[str, ...] = ()
 
     @property
     def slack(self) -> float:
@@ -214,8 +218,8 @@ class Store(Protocol):
     async def put_originals(self, tenant: str, originals: Sequence[Original]) -> frozenset[str]:
         """Store originals for their ledgers; confirmed, all or nothing. Returns the refs refused because erased.
 
-        Known refs keep their bytes and gain the ledger as one more holder. A use of the originals and the
-        ledgers. Raises Full if the new ones do not fit the tenant's quota.
+        Known refs keep their bytes and gain the ledger as one more holder ("": none). A use of the originals and
+        the ledgers. Raises Full if the new ones do not fit the tenant's quota.
         """
 
     async def get_original(self, tenant: str | None, ref: str) -> Original | Erased | None:
@@ -275,6 +279,15 @@ class Store(Protocol):
     async def facts(self, tenant: str) -> dict[str, bytes]:
         """Return all that was learnt for a tenant."""
 
+    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
+        """Take a lock for some seconds; confirmed. Returns None while somebody holds it, else a token.
+
+        Tokens of one name only grow, so that a holder who was late can be told from the one after.
+        """
+
+    async def release(self, tenant: str, name: str, token: int) -> None:
+        """Give a lock back, if the token is still the one that holds it."""
+
     async def expire(self, now: float) -> int:
         """Drop what was idle for too long at `now`; returns how many sessions and originals went.
 
@@ -283,6 +296,29 @@ class Store(Protocol):
 
     async def stats(self) -> StoreStats:
         """Return the totals."""
+
+
+@runtime_checkable
+class Movable(Store, Protocol):
+    """What a store offers beyond daily work: walking through all that it holds, and making the same elsewhere."""
+
+    async def tenants(self) -> list[str]:
+        """Return the names of all tenants that ever stored something, in any order."""
+
+    async def list_tips(self, tenant: str, ledgers: Sequence[str]) -> list[Tip]:
+        """Return all tips of some ledgers, in any order. May read through all tips of the store."""
+
+    async def list_erased(self, tenant: str) -> list[str]:
+        """Return the refs that are refused because somebody erased them, in any order."""
+
+    async def put_erased(self, tenant: str, refs: Sequence[str]) -> None:
+        """Refuse refs from now on, dropping what is stored under them; confirmed."""
+
+    async def put_session(self, session: Session, newest: int) -> None:
+        """Give a session the figures and times of another store, and at least its greatest marked length; confirmed.
+
+        What it holds is not touched. A new session is the last created one in lists, whatever its times are.
+        """
 
 
 def encode_cursor(position: int) -> str:

@@ -15,6 +15,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+__all__ = ["PLAIN", "SMALL_BYTES", "ZSTD", "pack", "unpack", "zstd"]
+
 PLAIN = b"\x00"
 ZSTD = b"\x01"
 SMALL_BYTES = 192  # below it a frame's own bytes eat up what compression saves

@@ -6,8 +6,7 @@ Nothing awaits in here, so every call is atomic. What is bounded by disks elsewh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
 
@@ -26,10 +25,8 @@ from proxy.store.base import (
     StoreOptions,
     StoreStats,
     Tip,
-    encode_cursor,
 )
-
-T = TypeVar("T")
+from proxy.store.memory_lists import page_of, things_of
 
 MOST_BYTES = 512 * 1024 * 1024
 MOST_SESSIONS = 10_000
@@ -85,6 +82,7 @@ class MemoryStore:
         self._erased: dict[tuple[str, str], bool] = {}
         self._tips: dict[tuple[str, bytes], tuple[Ledger, int]] = {}
         self._facts: dict[str, dict[str, bytes]] = {}
+        self._locks: dict[tuple[str, str], tuple[int, float]] = {}  # token of the last holder, and until when
         self._kept_bytes: dict[str, int] = {}  # per tenant: originals and entries
         self._record_bytes: dict[str, int] = {}
         self._number = 0
@@ -121,8 +119,9 @@ class MemoryStore:
                 self._originals[key] = Kept(self._next(), tenant, original, 0.0)
             kept = self._originals[key]
             kept.used = self._clock()
-            kept.holders.setdefault(original.ledger)
-            self._use(tenant, original.ledger)
+            if original.ledger:
+                kept.holders.setdefault(original.ledger)
+                self._use(tenant, original.ledger)
         return erased
 
     def _charge(self, tenant: str, size_bytes: int) -> None:
@@ -141,11 +140,11 @@ class MemoryStore:
     async def get_original(self, tenant: str | None, ref: str) -> Original | Erased | None:
         """Return an original; a tenant's reading renews it."""
         self._sweep_if_due()
-        for kept in _of(self._originals, tenant, ref):
+        for kept in things_of(self._originals, tenant, ref):
             if tenant is not None:
                 kept.used = self._clock()
             return kept.shown()
-        return Erased(ref) if _of(self._erased, tenant, ref) else None
+        return Erased(ref) if things_of(self._erased, tenant, ref) else None
 
     async def missing_originals(self, tenant: str, refs: Sequence[str]) -> frozenset[str]:
         """Look refs up."""
@@ -154,7 +153,7 @@ class MemoryStore:
 
     async def erase_original(self, tenant: str | None, ref: str) -> bool:
         """Drop an original for good."""
-        found = _of(self._originals, tenant, ref)
+        found = things_of(self._originals, tenant, ref)
         for kept in found:
             self._drop_original(kept)
             self._erased[kept.tenant, ref] = True
@@ -167,7 +166,7 @@ class MemoryStore:
             for kept in self._originals.values()
             if tenant in (None, kept.tenant) and (ledger is None or ledger in kept.holders)
         ]
-        chosen, following = _page(found, page)
+        chosen, following = page_of(found, page)
         return Page([structs.replace(kept.shown(ledger), data=b"") for kept in chosen], following)
 
     async def touch_originals(self, tenant: str, refs: Sequence[str]) -> None:
@@ -261,12 +260,12 @@ class MemoryStore:
     async def list_sessions(self, tenant: str | None, page: PageRequest) -> Page[Session]:
         """List sessions."""
         found = [known for known in self._ledgers.values() if tenant in (None, known.tenant)]
-        chosen, following = _page(found, page)
+        chosen, following = page_of(found, page)
         return Page([self._session(known) for known in chosen], following)
 
     async def get_session(self, tenant: str | None, session: str) -> Session | None:
         """Return one session; the administration gets the last created one of that id."""
-        found = sorted(_of(self._ledgers, tenant, session), key=lambda known: known.number)
+        found = sorted(things_of(self._ledgers, tenant, session), key=lambda known: known.number)
         return self._session(found[-1]) if found else None
 
     def _session(self, known: Ledger) -> Session:
@@ -289,7 +288,7 @@ class MemoryStore:
 
     async def delete_session(self, tenant: str | None, session: str) -> bool:
         """Drop a session and the originals that nobody else holds."""
-        found = _of(self._ledgers, tenant, session)
+        found = things_of(self._ledgers, tenant, session)
         for known in found:
             for kept in list(self._originals.values()):
                 if kept.tenant == known.tenant and list(kept.holders) == [session]:
@@ -304,6 +303,51 @@ class MemoryStore:
     async def facts(self, tenant: str) -> dict[str, bytes]:
         """Return facts."""
         return dict(self._facts.get(tenant, {}))
+
+    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
+        """Take a lock."""
+        token, until = self._locks.get((tenant, name), (0, 0.0))
+        if until > self._clock():
+            return None
+        self._locks[tenant, name] = (token + 1, self._clock() + seconds)
+        return token + 1
+
+    async def release(self, tenant: str, name: str, token: int) -> None:
+        """Give a lock back."""
+        if self._locks.get((tenant, name), (0, 0.0))[0] == token:
+            self._locks[tenant, name] = (token, 0.0)
+
+    # -- moving
+
+    async def tenants(self) -> list[str]:
+        """List tenants."""
+        owned = (self._ledgers, self._originals, self._erased)
+        return sorted({tenant for things in owned for tenant, _ in things} | self._facts.keys())
+
+    async def list_tips(self, tenant: str, ledgers: Sequence[str]) -> list[Tip]:
+        """List tips."""
+        keys = [
+            key for (owner, key), (known, _) in self._tips.items() if owner == tenant and known.use.ledger in ledgers
+        ]
+        return await self.find_tips(tenant, keys)
+
+    async def list_erased(self, tenant: str) -> list[str]:
+        """List tombstones."""
+        return [ref for owner, ref in self._erased if owner == tenant]
+
+    async def put_erased(self, tenant: str, refs: Sequence[str]) -> None:
+        """Leave tombstones."""
+        for ref in refs:
+            for kept in things_of(self._originals, tenant, ref):
+                self._drop_original(kept)
+            self._erased[tenant, ref] = True
+
+    async def put_session(self, session: Session, newest: int) -> None:
+        """Set the figures of a session."""
+        known = self._use(session.tenant, session.id)
+        known.created, known.used, known.newest = session.created, session.last_used, max(known.newest, newest)
+        figures = {name: getattr(session, name) for name in SessionUse.__struct_fields__ if name != "ledger"}
+        known.use = SessionUse(session.id, **figures)
 
     async def expire(self, now: float) -> int:
         """Drop what was idle for too long."""
@@ -350,28 +394,3 @@ class MemoryStore:
     def _next(self) -> int:
         self._number += 1
         return self._number
-
-
-class _Numbered(Protocol):
-    """What lists go through: numbers grow with every new thing and are never used twice."""
-
-    number: int
-
-
-N = TypeVar("N", bound=_Numbered)
-
-
-def _of(things: Mapping[tuple[str, str], T], tenant: str | None, name: str) -> list[T]:
-    """Return the thing of that name, of one tenant or of all that have one."""
-    if tenant is not None:
-        return [things[tenant, name]] if (tenant, name) in things else []
-    return [thing for (_, other), thing in things.items() if other == name]
-
-
-def _page(things: Sequence[N], page: PageRequest) -> tuple[list[N], str | None]:
-    """Return a part of the things, last created first, and the cursor of what follows."""
-    before = page.position
-    ordered = sorted(things, key=lambda thing: -thing.number)
-    rest = [thing for thing in ordered if before is None or thing.number < before]
-    chosen = rest[: page.size]
-    return chosen, encode_cursor(chosen[-1].number) if len(rest) > page.size else None

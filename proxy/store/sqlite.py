@@ -13,8 +13,11 @@ facts and notes.
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from proxy.errors import StoreError
 from proxy.store import sqlite_queries as queries
@@ -34,13 +37,14 @@ from proxy.store.base import (
     StoreStats,
     Tip,
 )
-from proxy.store.codec import pack, unpack
-from proxy.store.sqlite_changes import Append, Packed
-from proxy.store.sqlite_expiry import delete_session, erase_original, expire_step
+from proxy.store.sealing import Codec, context_of
+from proxy.store.sqlite_changes import Append, Packed, Stored, tenant_id
+from proxy.store.sqlite_expiry import delete_session, erase_original, expire_step, refuse_refs
+from proxy.store.sqlite_locks import claim, release
 from proxy.store.sqlite_reader import Reader
+from proxy.store.sqlite_sessions import put_session
+from proxy.store.sqlite_tips import find_tips
 from proxy.store.sqlite_writer import Writer
-
-_UNKNOWN = -1  # version of a ledger that only waits to be looked up
 
 
 class SqliteStore:
@@ -49,10 +53,11 @@ class SqliteStore:
     def __init__(self, path: Path, options: StoreOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
+        self._codec = Codec(options.encryption_keys)
         self._backlog = Backlog(options.slack)
         self._writer = Writer(path, options, clock, self._backlog)
         self._changes = self._writer.changes
-        self._reader = Reader(path, lambda: self._writer.generation)
+        self._reader = Reader(lambda: path, lambda: self._writer.generation)
 
     async def open(self) -> None:
         """Start the writer and check the file."""
@@ -79,17 +84,26 @@ class SqliteStore:
         if not originals:
             return frozenset()
         if sum(len(original.data) for original in originals) > LARGE_BYTES:
-            packed = await self._reader.away(lambda: _pack(originals))
+            packed = await self._reader.away(lambda: self._pack(tenant, originals))
         else:
-            packed = _pack(originals)
+            packed = self._pack(tenant, originals)
         return await self._writer.submit(lambda db: self._changes.put_originals(db, tenant, packed), durable=False)
+
+    def _pack(self, tenant: str, originals: Sequence[Original]) -> list[Packed]:
+        return [Packed(o, self._codec.seal(o.data, context_of("original", tenant, o.ref))) for o in originals]
 
     async def get_original(self, tenant: str | None, ref: str) -> Original | Erased | None:
         """Read an original in a thread; a tenant's reading renews it."""
-        found = await self._reader.read(lambda db: queries.get_original(db, tenant, ref))
+        found = await self._reader.read(lambda db: self._unpack(queries.get_original(db, tenant, ref)))
         if tenant is not None and isinstance(found, Original):
             await self.touch_originals(tenant, [ref])
         return found
+
+    def _unpack(self, found: queries.Body | Erased | None) -> Original | Erased | None:
+        if not isinstance(found, queries.Body):
+            return found
+        context = context_of("original", found.tenant, found.original.ref)
+        return structs.replace(found.original, data=self._codec.open(found.data, context))
 
     async def missing_originals(self, tenant: str, refs: Sequence[str]) -> frozenset[str]:
         """Look refs up."""
@@ -114,30 +128,8 @@ class SqliteStore:
     # -- ledgers
 
     async def find_tips(self, tenant: str, keys: Sequence[bytes]) -> list[Tip]:
-        """Look keys up in the backlog and then in the file, on the event loop."""
-        behind = bool(self._backlog)  # asked before the file is: what has left the backlog by then is in the file
-        waiting = self._backlog.find(tenant, keys) if behind else {}
-        owner = self._reader.owner(tenant)
-        tips = queries.find_tips(self._reader, owner, keys) if owner is not None else {}
-        if behind:
-            for key, (ledger, length) in waiting.items():
-                known = tips.get(key)
-                if known is None:
-                    tips[key] = Tip(key, ledger, length, _UNKNOWN, 0)
-                elif known.ledger == ledger:
-                    tips[key] = Tip(key, ledger, length, known.version, known.newest)
-            tips = self._completed(tenant, owner, tips)
-        return [tips[key] for key in keys if key in tips]
-
-    def _completed(self, tenant: str, owner: int | None, tips: dict[bytes, Tip]) -> dict[bytes, Tip]:
-        """Give tips the state of their ledgers, of which a part may still wait to be written."""
-        states = {tip.ledger: (tip.version, tip.newest) for tip in tips.values() if tip.version != _UNKNOWN}
-        for ledger in {tip.ledger for tip in tips.values()}:
-            if ledger not in states:
-                states[ledger] = (0, 0) if owner is None else queries.ledger_state(self._reader, owner, ledger)
-            version, newest = states[ledger]
-            states[ledger] = (version, max(newest, self._backlog.newest(tenant, ledger)))
-        return {key: Tip(key, tip.ledger, tip.length, *states[tip.ledger]) for key, tip in tips.items()}
+        """Look keys up in the backlog and in the file, on the event loop."""
+        return find_tips(self._reader, self._backlog, tenant, keys)
 
     async def load_ledger(self, tenant: str, ledger: str, after: int = 0) -> list[bytes]:
         """Read entries on the event loop; much of it is unpacked in a thread."""
@@ -146,14 +138,20 @@ class SqliteStore:
             return []
         stored = queries.load_entries(self._reader, owner, ledger, after)
         if sum(map(len, stored)) > LARGE_BYTES:
-            return await self._reader.away(lambda: [unpack(entry) for entry in stored])
-        return [unpack(entry) for entry in stored]
+            return await self._reader.away(lambda: self._open_entries(tenant, ledger, stored))
+        return self._open_entries(tenant, ledger, stored)
+
+    def _open_entries(self, tenant: str, ledger: str, stored: Sequence[bytes]) -> list[bytes]:
+        context = context_of("entry", tenant, ledger)
+        return [self._codec.open(entry, context) for entry in stored]
 
     async def append_ledger(
         self, tenant: str, ledger: str, at: int, entries: Sequence[bytes], marks: Sequence[Mark]
     ) -> int:
         """Compare and append in one transaction."""
-        wanted = Append(tenant, ledger, at, tuple(entries), tuple(marks))
+        context = context_of("entry", tenant, ledger)
+        stored = tuple(Stored(self._codec.seal(entry, context), len(entry)) for entry in entries)
+        wanted = Append(tenant, ledger, at, stored, tuple(marks))
         return await self._writer.submit(lambda db: self._changes.append(db, wanted))
 
     def note(self, tenant: str, use: SessionUse, marks: Sequence[Mark], record: Sequence[Recorded]) -> None:
@@ -170,7 +168,13 @@ class SqliteStore:
         owner = self._reader.owner(tenant)
         if owner is None:
             return []
-        return await self._reader.read(lambda db: queries.load_record(db, owner, ledger, (start, stop)))
+        context = context_of("record", tenant, ledger)
+
+        def load(db: sqlite3.Connection) -> list[Recorded]:
+            stored = queries.load_record(db, owner, ledger, (start, stop))
+            return [Recorded(message.index, self._codec.open(message.data, context)) for message in stored]
+
+        return await self._reader.read(load)
 
     async def list_sessions(self, tenant: str | None, page: PageRequest) -> Page[Session]:
         """List sessions."""
@@ -212,6 +216,37 @@ class SqliteStore:
             await self._writer.settle()
         return await self._reader.read(lambda db: queries.stats(db, self._backlog.dropped))
 
+    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
+        """Take a lock, under the write lock of the file."""
+        return await self._writer.submit(lambda db: claim(db, (tenant, name), self._clock(), seconds), durable=False)
 
-def _pack(originals: Sequence[Original]) -> list[Packed]:
-    return [Packed(original, pack(original.data)) for original in originals]
+    async def release(self, tenant: str, name: str, token: int) -> None:
+        """Give a lock back."""
+        await self._writer.submit(lambda db: release(db, (tenant, name), token), durable=False)
+
+    # -- moving
+
+    async def tenants(self) -> list[str]:
+        """List tenants."""
+        await self._writer.settle()
+        return await self._reader.read(queries.tenants)
+
+    async def list_tips(self, tenant: str, ledgers: Sequence[str]) -> list[Tip]:
+        """Read through all tips."""
+        await self._writer.settle()
+        owner = self._reader.owner(tenant)
+        return [] if owner is None else await self._reader.read(lambda db: queries.list_tips(db, owner, ledgers))
+
+    async def list_erased(self, tenant: str) -> list[str]:
+        """List tombstones."""
+        owner = self._reader.owner(tenant)
+        return [] if owner is None else await self._reader.read(lambda db: queries.list_erased(db, owner))
+
+    async def put_erased(self, tenant: str, refs: Sequence[str]) -> None:
+        """Leave tombstones."""
+        now = self._clock()
+        await self._writer.submit(lambda db: refuse_refs(db, tenant_id(db, tenant), refs, now))
+
+    async def put_session(self, session: Session, newest: int) -> None:
+        """Set the row of a session."""
+        await self._writer.submit(lambda db: put_session(db, session, newest), durable=False)

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from proxy.errors import Conflict, Full
 from proxy.store.base import Clock, Mark, Original, StoreOptions
-from proxy.store.codec import pack
 from proxy.store.sqlite_schema import SLOT_BITS
 
 _HALVES = struct.Struct("<qq")
@@ -35,6 +34,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 
 
+class Stored(Struct, frozen=True):
+    """A value as it will lie in the file, and how large it is for quotas."""
+
+    data: bytes
+    size_bytes: int
+
+
 class Packed(Struct, frozen=True):
     """An original and its bytes as they will lie in the file."""
 
@@ -48,7 +54,7 @@ class Append(Struct, frozen=True):
     tenant: str
     ledger: str
     at: int
-    entries: tuple[bytes, ...]
+    entries: tuple[Stored, ...]
     marks: tuple[Mark, ...]
 
 
@@ -115,11 +121,13 @@ class Changes:
         for ref, number in known.items():
             if ref not in new:
                 connection.execute("UPDATE original SET renewed = max(renewed, ?) WHERE id = ?", (now, number))
-        ledgers = dict.fromkeys(p.original.ledger for p in wanted)
-        holders = {name: _use_ledger(connection, owner, name, now) for name in ledgers}
+        held = [p.original for p in wanted if p.original.ledger]
+        holders = {o.ledger: 0 for o in held}
+        for name in holders:
+            holders[name] = use_ledger(connection, owner, name, now)
         connection.executemany(
             "INSERT OR IGNORE INTO hold (original, ledger) VALUES (?, ?)",
-            [(known[p.original.ref], holders[p.original.ledger]) for p in wanted],
+            [(known[o.ref], holders[o.ledger]) for o in held],
         )
         return erased
 
@@ -143,11 +151,11 @@ class Changes:
         version = row[0] if row else 0
         if version != wanted.at:
             raise Conflict(f"the ledger holds {version} entries, not {wanted.at}", version=version)
-        ledger = _use_ledger(connection, owner, wanted.ledger, self._clock())
+        ledger = use_ledger(connection, owner, wanted.ledger, self._clock())
         base = (ledger << SLOT_BITS) + wanted.at
         connection.executemany(
             "INSERT INTO entry VALUES (?, ?)",
-            [(base + i, pack(entry)) for i, entry in enumerate(wanted.entries)],
+            [(base + i, entry.data) for i, entry in enumerate(wanted.entries)],
         )
         set_tips(connection, owner, ledger, wanted.marks)
         return _grow_ledger(connection, owner, ledger, wanted)
@@ -171,7 +179,7 @@ def _insert_original(connection: sqlite3.Connection, owner: int, made: Packed, n
     return number
 
 
-def _use_ledger(connection: sqlite3.Connection, owner: int, name: str, now: float) -> int:
+def use_ledger(connection: sqlite3.Connection, owner: int, name: str, now: float) -> int:
     """Renew a ledger, making it if it is new; returns its number."""
     return int(connection.execute(_USE_LEDGER, (owner, name, now)).fetchone()[0])
 
@@ -184,7 +192,7 @@ def set_tips(connection: sqlite3.Connection, owner: int, ledger: int, marks: Seq
 
 def _grow_ledger(connection: sqlite3.Connection, owner: int, ledger: int, done: Append) -> int:
     version = done.at + len(done.entries)
-    size_bytes = sum(map(len, done.entries))
+    size_bytes = sum(entry.size_bytes for entry in done.entries)
     newest = max((mark.length for mark in done.marks), default=0)
     connection.execute(
         "UPDATE ledger SET version = ?, newest = max(newest, ?), entry_bytes = entry_bytes + ? WHERE id = ?",

@@ -35,6 +35,14 @@ def erase_original(connection: sqlite3.Connection, tenant: str | None, ref: str,
     return bool(rows)
 
 
+def refuse_refs(connection: sqlite3.Connection, owner: int, refs: Sequence[str], now: float) -> None:
+    """Leave tombstones for refs of one tenant, in place of what is stored under them."""
+    for ref in refs:
+        rows = connection.execute("SELECT id FROM original WHERE ref = ? AND tenant = ?", (ref, owner)).fetchall()
+        _drop_originals(connection, [number for (number,) in rows])
+        connection.execute("INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", (ref, owner, now))
+
+
 def delete_session(connection: sqlite3.Connection, tenant: str | None, session: str) -> bool:
     """Drop a session and the originals that nobody else holds; False if there is none."""
     rows = connection.execute(
@@ -54,14 +62,23 @@ def delete_session(connection: sqlite3.Connection, tenant: str | None, session: 
 
 def expire_step(connection: sqlite3.Connection, before: float) -> int:
     """Drop some of what was last used before a time; returns how much, 0 when nothing is left."""
+    ledgers, originals = idle_things(connection, before)
+    drop_things(connection, ledgers, originals)
+    return len(ledgers) + len(originals)
+
+
+def idle_things(connection: sqlite3.Connection, before: float) -> tuple[list[int], list[int]]:
+    """Return the numbers of some ledgers and some originals that were last used before a time."""
     ledgers = connection.execute(_IDLE_LEDGERS, (before, STEP_THINGS)).fetchall()
     originals = connection.execute(_IDLE_ORIGINALS, (before, STEP_THINGS)).fetchall()
-    gone = _some(ledgers)
-    for ledger in gone:
+    return _some(ledgers), _some(originals)
+
+
+def drop_things(connection: sqlite3.Connection, ledgers: Sequence[int], originals: Sequence[int]) -> None:
+    """Drop ledgers and originals by number."""
+    for ledger in ledgers:
         _drop_ledger(connection, ledger)
-    gone_too = _some(originals)
-    _drop_originals(connection, gone_too)
-    return len(gone) + len(gone_too)
+    _drop_originals(connection, originals)
 
 
 def _some(rows: Sequence[tuple[int, int]]) -> list[int]:

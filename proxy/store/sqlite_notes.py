@@ -7,13 +7,13 @@ costs next to nothing while a record only grows.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
 from proxy.store.backlog import Batch, Note, merged
-from proxy.store.base import StoreOptions
-from proxy.store.codec import pack
-from proxy.store.sqlite_changes import set_tips, storable, tenant_id
+from proxy.store.base import Recorded, StoreOptions
+from proxy.store.sqlite_changes import Stored, set_tips, storable, tenant_id
 from proxy.store.sqlite_schema import SLOT_BITS, concerns_all
 
 _NOTE = """
@@ -36,6 +36,10 @@ WHERE ref = ? AND tenant = (SELECT id FROM tenant WHERE name = ?)
 """
 
 
+Seal = Callable[[Note, Recorded], bytes]
+"""Turns a recorded message into what lies in the file."""
+
+
 class Account(Struct):
     """A tenant within one batch: its number, what its record may still take (None: all), what it has taken."""
 
@@ -48,28 +52,40 @@ class Account(Struct):
         return self.room is None or self.taken + size_bytes <= self.room
 
 
-def write_batch(connection: sqlite3.Connection, batch: Batch, options: StoreOptions) -> int:
+def write_batch(connection: sqlite3.Connection, batch: Batch, options: StoreOptions, seal: Seal) -> int:
     """Write notes and renewals; returns how many could not be written for what they are, or for want of room."""
     dropped = 0
     accounts: dict[str, Account] = {}
     for note in merged(batch.notes):
         try:
-            account = accounts.get(note.tenant) or _open_account(connection, note.tenant, options)
+            account = accounts.get(note.tenant) or open_account(connection, note.tenant, options)
             accounts[note.tenant] = account
-            dropped += _write_note(connection, account, note, options.slack)
+            record = {m.index: Stored(seal(note, m), len(m.data)) for m in note.record}
+            dropped += write_note(connection, account, note, record, options.slack)
         except Exception as error:
             if concerns_all(error):
                 raise
             dropped += 1  # nothing can be done with it, and it must not hold up the others
-    connection.executemany(
-        "UPDATE tenant SET record_bytes = record_bytes + ? WHERE id = ?",
-        [(account.taken, account.owner) for account in accounts.values() if account.taken],
-    )
-    connection.executemany(_RENEW_ORIGINAL, [(at, ref, tenant) for (tenant, ref), at in batch.touches.items()])
+    close_accounts(connection, accounts.values())
+    renew_originals(connection, batch.touches)
     return dropped
 
 
-def _open_account(connection: sqlite3.Connection, tenant: str, options: StoreOptions) -> Account:
+def renew_originals(connection: sqlite3.Connection, touches: Mapping[tuple[str, str], float]) -> None:
+    """Write when originals, each named by (tenant, ref), were used."""
+    connection.executemany(_RENEW_ORIGINAL, [(at, ref, tenant) for (tenant, ref), at in touches.items()])
+
+
+def close_accounts(connection: sqlite3.Connection, accounts: Iterable[Account]) -> None:
+    """Write down what was taken."""
+    connection.executemany(
+        "UPDATE tenant SET record_bytes = record_bytes + ? WHERE id = ?",
+        [(account.taken, account.owner) for account in accounts if account.taken],
+    )
+
+
+def open_account(connection: sqlite3.Connection, tenant: str, options: StoreOptions) -> Account:
+    """Return the account of a tenant as it stands."""
     owner = tenant_id(connection, tenant)
     if options.stored_bytes is None:
         return Account(owner, None)
@@ -78,11 +94,13 @@ def _open_account(connection: sqlite3.Connection, tenant: str, options: StoreOpt
     return Account(owner, options.stored_bytes - used)
 
 
-def _write_note(connection: sqlite3.Connection, account: Account, note: Note, slack: float) -> int:
-    """Write one note; returns 1 if its record had to be left out."""
+def write_note(
+    connection: sqlite3.Connection, account: Account, note: Note, record: Mapping[int, Stored], slack: float
+) -> int:
+    """Write one note with its messages, by index; returns 1 if these had to be left out."""
     use, at = note.use, note.at
-    record = {message.index: message.data for message in note.record if 0 <= message.index < 1 << SLOT_BITS}
-    size_bytes = sum(map(len, record.values()))
+    record = {index: message for index, message in record.items() if 0 <= index < 1 << SLOT_BITS}
+    size_bytes = sum(message.size_bytes for message in record.values())
     fits = account.grant(size_bytes)
     newest = max((mark.length for mark in note.marks), default=0)
     texts = [storable(text) for text in (use.key, use.model, use.format, use.preset)]
@@ -98,7 +116,7 @@ def _write_note(connection: sqlite3.Connection, account: Account, note: Note, sl
     return 0 if fits else 1
 
 
-def _write_record(connection: sqlite3.Connection, ledger: int, record: dict[int, bytes]) -> int:
+def _write_record(connection: sqlite3.Connection, ledger: int, record: Mapping[int, Stored]) -> int:
     """Write messages; returns how many bytes of older ones they replaced."""
     base = ledger << SLOT_BITS
     replaced: int = sum(
@@ -114,6 +132,6 @@ def _write_record(connection: sqlite3.Connection, ledger: int, record: dict[int,
         connection.execute(query, (replaced, ledger))
     connection.executemany(
         "INSERT OR REPLACE INTO record VALUES (?, ?, ?)",
-        [(base + index, len(data), pack(data)) for index, data in record.items()],
+        [(base + index, message.size_bytes, message.data) for index, message in record.items()],
     )
     return replaced

@@ -7,6 +7,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from proxy.store.base import (
     Erased,
     Original,
@@ -18,7 +20,6 @@ from proxy.store.base import (
     Tip,
     encode_cursor,
 )
-from proxy.store.codec import unpack
 from proxy.store.sqlite_changes import tenant_mix
 from proxy.store.sqlite_reader import Reader, Row
 from proxy.store.sqlite_schema import SLOT_BITS
@@ -65,6 +66,14 @@ SELECT (SELECT count(*) FROM original), (SELECT coalesce(sum(kept_bytes + record
 """
 
 
+class Body(Struct, frozen=True):
+    """An original, whose it is, and its bytes as they lie in the file."""
+
+    tenant: str
+    original: Original
+    data: bytes
+
+
 def find_tips(reader: Reader, owner: int, keys: Sequence[bytes]) -> dict[bytes, Tip]:
     """Look up keys on the event loop."""
     found: dict[bytes, Tip] = {}
@@ -96,21 +105,24 @@ def load_entries(reader: Reader, owner: int, ledger: str, after: int) -> list[by
 
 
 def load_record(connection: sqlite3.Connection, owner: int, ledger: str, span: tuple[int, int]) -> list[Recorded]:
-    """Return the recorded messages from the first index of `span` up to, not including, the second."""
+    """Return messages as they lie in the file, from the first index of `span` up to, not including, the second."""
     start, stop = max(span[0], 0), min(span[1], 1 << SLOT_BITS)
     if start >= stop:
         return []
     mask = (1 << SLOT_BITS) - 1
     rows = connection.execute(_LOAD_RECORD, (start, stop - 1, ledger, owner))
-    return [Recorded(slot & mask, unpack(data)) for slot, data in rows]
+    return [Recorded(slot & mask, data) for slot, data in rows]
 
 
-def get_original(connection: sqlite3.Connection, tenant: str | None, ref: str) -> Original | Erased | None:
-    """Return an original with its bytes, or its tombstone."""
+def get_original(connection: sqlite3.Connection, tenant: str | None, ref: str) -> Body | Erased | None:
+    """Return an original with its bytes as they lie in the file, or Erased, or None."""
     rows = _select(connection, _ORIGINAL, {"o.ref = ?": ref, "t.name = ?": tenant}, "LIMIT 1")
     for number, *about in rows:
-        (body,) = connection.execute("SELECT data FROM body WHERE original = ?", (number,)).fetchone()
-        return _original(about, unpack(body))
+        query = (
+            "SELECT b.data, t.name FROM original o JOIN body b ON b.original = o.id JOIN tenant t ON t.id = o.tenant"
+        )
+        body, owner = connection.execute(f"{query} WHERE o.id = ?", (number,)).fetchone()
+        return Body(owner, _original(about), body)
     erased = _select(connection, _TOMBSTONE, {"e.ref = ?": ref, "t.name = ?": tenant}, "LIMIT 1")
     return Erased(ref) if erased else None
 
@@ -146,6 +158,38 @@ def get_session(connection: sqlite3.Connection, tenant: str | None, session: str
     """Return a session; the administration gets the last created one of that id."""
     rows = _select(connection, _SESSION, {"l.name = ?": session, "t.name = ?": tenant}, "ORDER BY l.id DESC LIMIT 1")
     return Session(*rows[0][1:]) if rows else None
+
+
+def tenants(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of all tenants."""
+    return [name for (name,) in connection.execute("SELECT name FROM tenant")]
+
+
+def owners_of(connection: sqlite3.Connection, ref: str) -> list[str]:
+    """Return the tenants that store an original or have erased it."""
+    query = (
+        "SELECT t.name FROM original x JOIN tenant t ON t.id = x.tenant WHERE x.ref = ?1 "
+        "UNION SELECT t.name FROM erased x JOIN tenant t ON t.id = x.tenant WHERE x.ref = ?1"
+    )
+    return [name for (name,) in connection.execute(query, (ref,))]
+
+
+def list_tips(connection: sqlite3.Connection, owner: int, ledgers: Sequence[str]) -> list[Tip]:
+    """Return all tips of some ledgers; reads through the tips of the file once, unless they have an index by ledger."""
+    query = "SELECT id, version, newest FROM ledger WHERE name = ? AND tenant = ?"
+    rows = [(name, connection.execute(query, (name, owner)).fetchone()) for name in dict.fromkeys(ledgers)]
+    states = {row[0]: (name, row[1], row[2]) for name, row in rows if row is not None}
+    found: list[Tip] = []
+    query = "SELECT id, rest, ledger, length FROM tip WHERE ledger IN (SELECT value FROM json_each(?))"
+    for number, rest, ledger, length in connection.execute(query, (str(list(states)),)):
+        name, version, newest = states[ledger]
+        found.append(Tip(struct.pack("<qq", number ^ tenant_mix(owner), rest), name, length, version, newest))
+    return found
+
+
+def list_erased(connection: sqlite3.Connection, owner: int) -> list[str]:
+    """Return the refs that are refused."""
+    return [ref for (ref,) in connection.execute("SELECT ref FROM erased WHERE tenant = ?", (owner,))]
 
 
 def facts(connection: sqlite3.Connection, tenant: str) -> dict[str, bytes]:

@@ -28,9 +28,9 @@ ANSWER = 5.0  # seconds after which a caller gives up on a disk that does not an
 
 
 class Reader:
-    """Gives out rows of the file at `path`; `generation` tells which opening of it is the current one."""
+    """Gives out rows of the file at `path()`; `generation` tells which opening of it is the current one."""
 
-    def __init__(self, path: Path, generation: Callable[[], int]) -> None:
+    def __init__(self, path: Callable[[], Path], generation: Callable[[], int]) -> None:
         self._path = path
         self._generation = generation
         self._glance: tuple[int, sqlite3.Connection] | None = None
@@ -60,7 +60,7 @@ class Reader:
         try:
             if self._glance is None or self._glance[0] != current:
                 self._drop_glance()
-                self._glance = (current, connect_reader(self._path, GLANCE))
+                self._glance = (current, connect_reader(self._path(), GLANCE))
             return self._glance[1].execute(query, parameters).fetchall()
         except (sqlite3.Error, OSError) as error:
             self._drop_glance()
@@ -114,7 +114,7 @@ class Reader:
             if generation == current:
                 return generation, connection
             _close(connection)
-        return current, connect_reader(self._path)
+        return current, connect_reader(self._path())
 
     def close(self) -> None:
         """Let go of the threads and of all connections."""

@@ -24,8 +24,9 @@ import structlog
 from msgspec import Struct
 
 from proxy.errors import ConfigError, ProxyError, Unavailable
-from proxy.store.backlog import Backlog, Batch
-from proxy.store.base import Clock, StoreOptions
+from proxy.store.backlog import Backlog, Batch, Note
+from proxy.store.base import Clock, Recorded, StoreOptions
+from proxy.store.sealing import Codec, context_of
 from proxy.store.sqlite_changes import Changes
 from proxy.store.sqlite_expiry import BEFORE_ALL_TIPS, expire_step, sweep_tips
 from proxy.store.sqlite_notes import write_batch
@@ -71,6 +72,7 @@ class Writer:
         self._options = options
         self._clock = clock
         self._backlog = backlog
+        self._codec = Codec(options.encryption_keys)
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._synchronous = ""
@@ -182,11 +184,14 @@ class Writer:
         db = self._connect()
         self._synchronise("FULL" if any(awaited.durable for awaited in queue) else "NORMAL")
         begin(db)
-        dropped = write_batch(db, batch, self._options) if batch else 0
+        dropped = write_batch(db, batch, self._options, self._seal) if batch else 0
         for awaited in queue:
             _try(db, awaited)
         db.execute("COMMIT")
         self._backlog.dropped += dropped
+
+    def _seal(self, note: Note, message: Recorded) -> bytes:
+        return self._codec.seal(message.data, context_of("record", note.tenant, note.use.ledger))
 
     def _fail(self, queue: Sequence[Awaited], error: Exception) -> None:
         """Undo, and let everybody know; a connection that only had to wait too long is kept."""

@@ -141,7 +141,7 @@ def test_sigterm_is_exit_code_0(serving: subprocess.Popen[bytes]) -> None:
         ),
         (("--host", "nohost.invalid"), "cannot listen on nohost.invalid:4410: "),
         (("--host", "198.51.100.1"), "cannot listen on 198.51.100.1:4410: "),
-        (("--store", "memory:", "--store", "memory:"), "--store: store.url: 2 URLs"),
+        (("--store", "memory:", "--store", "memory:"), "--store: store.url: the second of two"),
     ],
 )
 def test_wrong_flags_are_told_by_their_name(tmp_path: Path, args: tuple[str, ...], said: str) -> None:

@@ -1,4 +1,4 @@
-"""A process that writes to a store until it is killed, and tells what was confirmed: `FILE NAME` are its arguments."""
+"""A process that writes to a store until it is killed, and tells what was confirmed: `URL NAME` are its arguments."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def say(what: str) -> None:
     sys.stdout.flush()
 
 
-async def main(path: str, name: str) -> None:
+async def main(url: str, name: str) -> None:
     """Open the store and write."""
-    store = open_store(f"sqlite:///{path}", StoreOptions())
+    store = open_store(url, StoreOptions())
     await store.open()
     await write(store, name)
 

@@ -279,12 +279,12 @@ async def walk(ask: Callable[[PageRequest], Coroutine[Any, Any, Page[T]]], limit
         cursor = page.next
 
 
-def check_against_model(make_place: Callable[[], Place]) -> None:
-    """Run the machine on places of one kind."""
+def check_against_model(make_place: Callable[[], Place], *, share: int = 3, steps: int = 80) -> None:
+    """Run the machine on places of one kind, for one of `share` of the usual examples, each of so many steps."""
 
     class Machine(StoreMachine):
         """The machine on these places."""
 
     Machine.make_place = staticmethod(make_place)
-    some = settings(max_examples=settings().max_examples // 3, stateful_step_count=80)
+    some = settings(max_examples=settings().max_examples // share, stateful_step_count=steps)
     run_state_machine_as_test(Machine, settings=some)

@@ -299,6 +299,17 @@ class StoreLaws:
             await store.delete_session("t", "b")
             await store.put_originals("t", [original("s", "b", b"x" * 1000)])
 
+    async def test_known_refs_are_put_again_over_the_quota(self, place: Place, clock: Clock) -> None:
+        """Entries may fill a tenant's quota and more: what is stored already is still taken, by every store."""
+        options = StoreOptions(idle_ttl=IDLE_TTL, stored_bytes=500)
+        async with opened(place, clock, options) as one, opened(place, clock, options) as other:
+            await one.put_originals("t", [original("r", "a", b"x" * 400)])
+            await one.append_ledger("t", "a", 0, [b"x" * 500], [])
+            known = other if place.shared else one
+            assert await known.put_originals("t", [original("r", "b", b"x" * 400)]) == frozenset()
+            with pytest.raises(Full):
+                await known.put_originals("t", [original("s", "b", b"x")])
+
     async def test_the_record_yields_to_originals(self, place: Place, clock: Clock) -> None:
         """A record that fills the quota does not keep originals out, and is cut off itself."""
         async with opened(place, clock, StoreOptions(idle_ttl=IDLE_TTL, stored_bytes=1000)) as store:

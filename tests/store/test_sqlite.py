@@ -6,8 +6,6 @@ import asyncio
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
@@ -20,7 +18,7 @@ from proxy.store.backlog import Batch
 from proxy.store.base import Mark, PageRequest, Recorded, SessionUse, StoreOptions
 from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite_writer import Awaited
-from tests.store.endless_writer import SHARED, text_of
+from tests.store.killing import check_killed_writers
 from tests.store.machine import check_against_model
 from tests.store.suite import Clock, Place, SharedLaws, key, original, until
 
@@ -101,59 +99,7 @@ def take_away(path: Path) -> None:
 @pytest.mark.parametrize("writers", [1, 2])
 async def test_a_killed_process_loses_nothing_that_was_confirmed(path: Path, writers: int) -> None:
     """After kill -9 in the middle of writes, all that any process was told is stored is there and whole."""
-    names = ["a", "b"][:writers]
-    processes = [start_writer(path, name) for name in names]
-    try:
-        said = [read_until(process, "notes 14") for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-        rests = [process.communicate()[0] for process in processes]
-    for lines, rest in zip(said, rests, strict=True):
-        lines += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
-    store = SqliteStore(path, StoreOptions(), Clock())
-    await store.open()
-    for name, lines in zip(names, said, strict=True):
-        await check_confirmed(store, name, [line.split() for line in lines])
-    shared = await store.load_ledger("t", SHARED)
-    assert len(shared) == len(set(shared))
-    await store.close()
-
-
-def start_writer(path: Path, name: str) -> subprocess.Popen[str]:
-    """Start a process that writes until it is killed."""
-    command = [sys.executable, "-m", "tests.store.endless_writer", str(path), name]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def read_until(process: subprocess.Popen[str], last: str) -> list[str]:
-    """Return what a process says up to a line."""
-    lines = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.append(line)
-        if line.strip() == last:
-            return lines
-    pytest.fail(f"the writer ended by itself after {lines[-1:]}")
-
-
-async def check_confirmed(store: SqliteStore, name: str, said: list[list[str]]) -> None:
-    """Check that a store holds all that a writer was told."""
-    told: dict[str, list[str]] = {}
-    for what, value in said:
-        told.setdefault(what, []).append(value)
-    assert await store.secret(lambda: b"") == bytes.fromhex(told["secret"][0])
-    for ref in told["original"]:
-        assert await store.get_original("t", ref) == original(ref, name, text_of(ref))
-    entries = await store.load_ledger("t", name)
-    assert entries[: len(told["entry"])] == [ref.encode() for ref in told["entry"]]
-    tips = await store.find_tips("t", [key(ref) for ref in told["entry"]])
-    assert [tip.length for tip in tips] == list(range(len(told["entry"])))
-    assert set(told["shared"]) <= {entry.decode() for entry in await store.load_ledger("t", SHARED)}
-    count = int(told["notes"][-1]) + 1
-    expected = [Recorded(i, f"{name}{i}".encode()) for i in range(count)]
-    assert await store.load_record("t", name, 0, count) == expected
-    assert len(await store.find_tips("t", [key(f"n{name}{i}") for i in range(count)])) == count
+    await check_killed_writers(f"sqlite:///{path}", writers)
 
 
 # -- a file that cannot be written

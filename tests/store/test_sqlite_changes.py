@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from proxy.errors import Conflict, Full
 from proxy.store.base import Mark, StoreOptions
 from proxy.store.codec import pack
-from proxy.store.sqlite_changes import Append, Changes, Packed, set_tips, storable, tenant_id, tip_halves
+from proxy.store.sqlite_changes import Append, Changes, Packed, Stored, set_tips, storable, tenant_id, tip_halves
 from proxy.store.sqlite_schema import connect_writer, prepare
 from tests.store.suite import Clock, key, original
+
+
+def entries(*data: bytes) -> tuple[Stored, ...]:
+    """Make entries as they will lie in the file."""
+    return tuple(Stored(pack(entry), len(entry)) for entry in data)
 
 
 @pytest.fixture
@@ -55,12 +60,12 @@ def test_what_is_refused_has_changed_nothing(db: sqlite3.Connection) -> None:
     """Over the quota, and at the wrong position, not one row is written."""
     small = changes(quota=10)
     small.put_originals(db, "t", [packed("r", "a", b"x" * 8)])
-    small.append(db, Append("t", "a", 0, (b"e",), ()))
+    small.append(db, Append("t", "a", 0, entries(b"e"), ()))
     before = db.total_changes
     with pytest.raises(Full):
         small.put_originals(db, "t", [packed("s", "b", b"x"), packed("u", "b", b"xy")])
     with pytest.raises(Conflict) as caught:
-        small.append(db, Append("t", "a", 2, (b"f",), (Mark(key("k"), 1),)))
+        small.append(db, Append("t", "a", 2, entries(b"f"), (Mark(key("k"), 1),)))
     assert caught.value.version == 1
     assert db.total_changes == before
 
@@ -68,8 +73,8 @@ def test_what_is_refused_has_changed_nothing(db: sqlite3.Connection) -> None:
 def test_entries_count_for_the_quota(db: sqlite3.Connection) -> None:
     """Entries are never refused, but what they take is no longer there for originals."""
     small = changes(quota=10)
-    small.append(db, Append("t", "a", 0, (b"x" * 9,), ()))
-    small.append(db, Append("t", "a", 1, (b"x" * 9,), ()))
+    small.append(db, Append("t", "a", 0, entries(b"x" * 9), ()))
+    small.append(db, Append("t", "a", 1, entries(b"x" * 9), ()))
     with pytest.raises(Full):
         small.put_originals(db, "t", [packed("r", "a", b"x")])
     small.put_originals(db, "t", [packed("empty", "a", b"")])

@@ -12,12 +12,17 @@ import pytest
 from proxy.store import sqlite_expiry
 from proxy.store.base import Mark, StoreOptions
 from proxy.store.codec import pack
-from proxy.store.sqlite_changes import Append, Changes, Packed
+from proxy.store.sqlite_changes import Append, Changes, Packed, Stored
 from proxy.store.sqlite_expiry import BEFORE_ALL_TIPS, delete_session, erase_original, expire_step, sweep_tips
 from proxy.store.sqlite_schema import connect_writer, prepare
 from tests.store.suite import Clock, key, original
 
 TABLES = ("ledger", "entry", "record", "tip", "original", "body", "hold")
+
+
+def entries(*data: bytes) -> tuple[Stored, ...]:
+    """Make entries as they will lie in the file."""
+    return tuple(Stored(pack(entry), len(entry)) for entry in data)
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         changes = Changes(StoreOptions(), Clock())
         for name in ("a", "b"):
             marks = tuple(Mark(key(f"{name}{i}"), i) for i in range(5))
-            changes.append(connection, Append("t", name, 0, (b"entry",) * 10, marks))
+            changes.append(connection, Append("t", name, 0, entries(b"entry") * 10, marks))
             packed = [Packed(original(f"{name}{i}", name), pack(b"data")) for i in range(3)]
             changes.put_originals(connection, "t", packed)
         yield connection

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.store.backlog import Batch, Note
 from proxy.store.base import Mark, Recorded, SessionUse, StoreOptions
-from proxy.store.codec import unpack
+from proxy.store.codec import pack, unpack
 from proxy.store.sqlite_notes import write_batch
 from proxy.store.sqlite_schema import SLOT_BITS, connect_writer, prepare
 from tests.store.suite import key
@@ -25,6 +25,11 @@ def fresh() -> Iterator[sqlite3.Connection]:
     with tempfile.TemporaryDirectory() as folder, closing(connect_writer(Path(folder) / "store.db")) as db:
         prepare(db)
         yield db
+
+
+def seal(_: Note, message: Recorded) -> bytes:
+    """Store a message unencrypted."""
+    return pack(message.data)
 
 
 def batch(*notes: Note) -> Batch:
@@ -44,7 +49,7 @@ def test_the_room_of_a_record_is_exact(records: list[list[Recorded]]) -> None:
     expected: dict[int, bytes] = {}
     with fresh() as db:
         for record in records:
-            write_batch(db, batch(Note("t", SessionUse("a"), (), tuple(record), 0.0)), StoreOptions())
+            write_batch(db, batch(Note("t", SessionUse("a"), (), tuple(record), 0.0)), StoreOptions(), seal)
             expected |= {message.index: message.data for message in record if message.index >= 0}
         rows = {slot - (1 << SLOT_BITS): unpack(data) for slot, data in db.execute("SELECT slot, data FROM record")}
         assert rows == expected
@@ -59,7 +64,7 @@ def test_one_bad_note_does_not_spoil_the_batch() -> None:
     odd = Note("t", SessionUse("odd"), (Mark(b"short", 1),), (), 0.0)
     good = Note("t", SessionUse("good"), (Mark(key("k"), 1),), (), 0.0)
     with fresh() as db:
-        assert write_batch(db, batch(bad, odd, good), StoreOptions()) == 2
+        assert write_batch(db, batch(bad, odd, good), StoreOptions(), seal) == 2
         assert ("good",) in db.execute("SELECT name FROM ledger").fetchall()
         assert db.execute("SELECT length FROM tip").fetchall() == [(1,)]
 
@@ -68,7 +73,7 @@ def test_the_quota_of_a_record_spans_the_batch() -> None:
     """Sessions of one tenant share its room within one batch, and other tenants have their own."""
     notes = [Note(t, SessionUse(s), (), (Recorded(0, b"x" * 6),), 0.0) for t, s in ("ta", "tb", "ua")]
     with fresh() as db:
-        assert write_batch(db, batch(*notes), StoreOptions(stored_bytes=10)) == 1
+        assert write_batch(db, batch(*notes), StoreOptions(stored_bytes=10), seal) == 1
         assert db.execute("SELECT record_bytes FROM tenant").fetchall() == [(6,), (6,)]
         assert db.execute("SELECT count(*) FROM ledger").fetchone() == (3,)
 
@@ -79,7 +84,7 @@ def test_renewal_is_coarse_and_use_is_exact() -> None:
     seen = []
     with fresh() as db:
         for at in (100.0, 105.0, 111.0, 103.0):
-            write_batch(db, batch(Note("t", SessionUse("a"), (), (), at)), options)
+            write_batch(db, batch(Note("t", SessionUse("a"), (), (), at)), options, seal)
             seen.append(db.execute("SELECT created, renewed, used FROM ledger").fetchone())
     assert seen == [(100, 100, 100), (100, 100, 105), (100, 111, 111), (100, 111, 111)]
 
@@ -92,5 +97,5 @@ def test_touches_reach_the_right_tenant() -> None:
         for tenant in (1, 2):
             about = (tenant, "r", "result", None, 1, 1, 1, 0.0, 50.0)
             db.execute("INSERT INTO original VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", about)
-        write_batch(db, Batch(touches={("t", "r"): 60.0, ("u", "r"): 40.0, ("x", "r"): 99.0}), StoreOptions())
+        write_batch(db, Batch(touches={("t", "r"): 60.0, ("u", "r"): 40.0, ("x", "r"): 99.0}), StoreOptions(), seal)
         assert db.execute(renewed).fetchall() == [(1, 60.0), (2, 50.0)]

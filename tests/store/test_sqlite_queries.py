@@ -12,11 +12,16 @@ import pytest
 from proxy.store import sqlite_queries as queries
 from proxy.store.base import Erased, Mark, PageRequest, StoreOptions
 from proxy.store.codec import pack
-from proxy.store.sqlite_changes import Append, Changes, Packed
+from proxy.store.sqlite_changes import Append, Changes, Packed, Stored
 from proxy.store.sqlite_expiry import erase_original
 from proxy.store.sqlite_reader import Reader
 from proxy.store.sqlite_schema import SLOT_BITS, connect_writer, prepare
 from tests.store.suite import Clock, key, original
+
+
+def entries(*data: bytes) -> tuple[Stored, ...]:
+    """Make entries as they will lie in the file."""
+    return tuple(Stored(pack(entry), len(entry)) for entry in data)
 
 
 @pytest.fixture
@@ -36,7 +41,7 @@ def db(path: Path) -> Iterator[sqlite3.Connection]:
 @pytest.fixture
 def reader(db: sqlite3.Connection, path: Path) -> Iterator[Reader]:
     """Read the file."""
-    reader = Reader(path, lambda: 1)
+    reader = Reader(lambda: path, lambda: 1)
     yield reader
     reader.close()
 
@@ -50,7 +55,7 @@ def changes() -> Changes:
 def test_half_a_key_is_no_key(db: sqlite3.Connection, reader: Reader, changes: Changes) -> None:
     """A key that shares its first half with a known one is unknown."""
     known, alike = b"12345678" + b"a" * 8, b"12345678" + b"b" * 8
-    changes.append(db, Append("t", "a", 0, (b"e",), (Mark(known, 1),)))
+    changes.append(db, Append("t", "a", 0, entries(b"e"), (Mark(known, 1),)))
     owner = reader.owner("t")
     assert owner is not None
     assert list(queries.find_tips(reader, owner, [alike])) == []
@@ -61,14 +66,14 @@ def test_half_a_key_is_no_key(db: sqlite3.Connection, reader: Reader, changes: C
 def test_any_number_of_keys(db: sqlite3.Connection, reader: Reader, changes: Changes, count: int) -> None:
     """Look-ups of any width find exactly the known keys."""
     marks = tuple(Mark(key(f"k{i}"), i) for i in range(0, 40, 2))
-    changes.append(db, Append("t", "a", 0, (b"e",), marks))
+    changes.append(db, Append("t", "a", 0, entries(b"e"), marks))
     found = queries.find_tips(reader, 1, [key(f"k{i}") for i in range(count)])
     assert sorted(tip.length for tip in found.values()) == list(range(0, count, 2))
 
 
 def test_the_state_of_a_ledger(db: sqlite3.Connection, reader: Reader, changes: Changes) -> None:
     """Version and newest of a ledger, and zeros for one that is not there."""
-    changes.append(db, Append("t", "a", 0, (b"e", b"f"), (Mark(key("k"), 7),)))
+    changes.append(db, Append("t", "a", 0, entries(b"e", b"f"), (Mark(key("k"), 7),)))
     assert queries.ledger_state(reader, 1, "a") == (2, 7)
     assert queries.ledger_state(reader, 1, "b") == (0, 0)
 
@@ -77,7 +82,7 @@ def test_the_state_of_a_ledger(db: sqlite3.Connection, reader: Reader, changes: 
 def test_no_span_is_too_odd(db: sqlite3.Connection, changes: Changes, span: tuple[int, int]) -> None:
     """Empty, reversed and huge spans of a record give what is in them: nothing here, and nothing of a neighbour."""
     for name in ("a", "b", "c"):
-        changes.append(db, Append("t", name, 0, (b"e",), ()))
+        changes.append(db, Append("t", name, 0, entries(b"e"), ()))
     db.execute("INSERT INTO record VALUES (?, 1, ?)", ((3 << SLOT_BITS) + 1, pack(b"x")))
     assert queries.load_record(db, 1, "b", span) == []
 
@@ -87,7 +92,9 @@ def test_of_equal_refs_the_living_one_is_shown(db: sqlite3.Connection, changes: 
     for tenant in ("t", "u"):
         changes.put_originals(db, tenant, [Packed(original("r", "a"), pack(b"data"))])
     erase_original(db, "t", "r", 0.0)
-    assert queries.get_original(db, None, "r") == original("r", "a")
+    shown = queries.get_original(db, None, "r")
+    assert isinstance(shown, queries.Body)
+    assert (shown.tenant, shown.original.ref, shown.data) == ("u", "r", pack(b"data"))
     assert queries.get_original(db, "t", "r") == Erased("r")
 
 

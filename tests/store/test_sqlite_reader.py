@@ -25,7 +25,7 @@ class File:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.generation = 0
-        self.reader = Reader(path, lambda: self.generation)
+        self.reader = Reader(lambda: path, lambda: self.generation)
 
     def create(self, *tenants: str) -> None:
         """Make the file anew."""
