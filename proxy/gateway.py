@@ -243,11 +243,15 @@ class _Job:
         began = time.perf_counter()
         response = await self._parts.transport.open(request)
         self.outcome.upstream_seconds += time.perf_counter() - began
-        if self._compacted is not None and response.status in _OK:
-            model = self._compacted.situation.model
-            if self._parts.settings().window_for(model) is None:
-                self._experience.served(request, model)
+        if response.status in _OK and self._wants_window:
+            self._experience.served(request, self._model)
         return response
+
+    @property
+    def _wants_window(self) -> bool:
+        """Whether the window of the model matters, and nobody has set it."""
+        compacts = self._compacted is not None and self._compacted.order.means is not None
+        return compacts and self._parts.settings().window_for(self._model) is None
 
     async def _try_without_tool(self, compacted: Compacted, refused: UpstreamResponse) -> UpstreamResponse:
         """Send the client's own body to an upstream that does not take the reading tool, and remember that."""
@@ -339,6 +343,10 @@ class _Job:
         if compacted is not None:
             sent = Sent(compacted.body, compacted.sent_tokens)
             await self._experience.reported(self._place(compacted), sent, usage)
+
+    @property
+    def _model(self) -> str:
+        return self._compacted.situation.model if self._compacted is not None else ""
 
     def _place(self, compacted: Compacted) -> Place:
         return Place(compacted.order.identity.tenant, self._provider.target.origin, compacted.situation.model)
