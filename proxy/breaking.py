@@ -13,11 +13,11 @@ from policies.clear_reasoning import ClearReasoning
 from policies.truncate_inputs import TruncateInputs
 from proxy.core.breaks import Breaker, Measures
 from proxy.core.compaction import Bounds, Knobs, Reduction
+from proxy.core.declaration import TOOL_TOKENS
 from proxy.core.history import History
 from proxy.core.ledger import Declined, Narrated
 from proxy.core.narrative import NARRATIVE_TOKENS
 from proxy.core.plan import Plan
-from proxy.core.reading import TOOL_TOKENS
 from proxy.core.steps import steps
 from proxy.core.wire.chat import ChatAdapter
 from proxy.counting import Counter

@@ -14,13 +14,13 @@ import msgspec
 from policies.offer_compaction import OfferCompaction
 from proxy.breaking import Breaks
 from proxy.core.breaks import Breaker
+from proxy.core.declaration import OFFER_NAME, OFFER_TOKENS, TOOL_TOKENS
 from proxy.core.envelope import Envelope, Patch, open_envelope, split_list
 from proxy.core.guard import Guard
 from proxy.core.history import History, text_bytes
 from proxy.core.ledger import Ledger, Offloaded
 from proxy.core.plan import Plan, Planner, Stubs, Terms, undecided
 from proxy.core.prefixes import Reader
-from proxy.core.reading import OFFER_NAME, OFFER_TOKENS, TOOL_TOKENS
 from proxy.core.record import RecordedMessage, encode_recorded
 from proxy.core.rewrite import Rewriter
 from proxy.core.wire.chat import ChatAdapter

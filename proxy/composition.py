@@ -91,27 +91,15 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
         await store.open()
     except StoreError as error:
         log.warning("store_unavailable", error=error.message)
-    counter = Counter()
-    counter.warm()
     try:
         secret = await _secret(settings, store)
-        transport, questions = Transport(), Transport()  # health is told by what serves clients
-        parts = GatewayParts(
-            settings=lambda: in_force.settings,
-            provider=in_force.provider,
-            store=store,
-            store_options=options,
-            secret=secret,
-            transport=transport,
-            questions=questions,
-            counter=counter,
-        )
+        parts = _gateway_parts(in_force, store, secret)
         gateway = CompactingGateway(parts)
         app = create_app(
             AppParts(
                 gateway=gateway,
                 access=PassThrough(in_force.provider),
-                transport=transport,
+                transport=parts.transport,
                 store=store,
                 vitals=vitals,
                 max_body_bytes=settings.server.max_body_bytes,
@@ -122,9 +110,24 @@ async def open_service(loaded: Loaded) -> AsyncIterator[Service]:
             yield Service(app, vitals, in_force)
         finally:
             await gateway.close()
-            await questions.close()
+            await parts.questions.close()
     finally:
         await store.close()
+
+
+def _gateway_parts(in_force: InForce, store: Store, secret: bytes) -> GatewayParts:
+    counter = Counter()
+    counter.warm()
+    return GatewayParts(
+        settings=lambda: in_force.settings,
+        provider=in_force.provider,
+        store=store,
+        store_options=in_force.settings.store.options,
+        secret=secret,
+        transport=Transport(),
+        questions=Transport(),  # health is told by what serves clients
+        counter=counter,
+    )
 
 
 async def _secret(settings: Settings, store: Store) -> bytes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from proxy.access import Provider
 from proxy.exchange import Exchange
 from proxy.headers import Headers, request_headers
-from proxy.tenants import CREDENTIAL_HEADERS, Caller, bearer
+from proxy.tenants import Caller, bearer, without_credential
 from proxy.upstream import UpstreamRequest
 
 # They stand for the client's request; one of ours under the same key would get that one's answer, or a refusal.
@@ -23,10 +25,12 @@ class Sender:
         self._caller = caller
 
     def towards(self, provider: Provider) -> Sender:
-        """Return the sender of requests to another model's upstream, with that one's key where it has one."""
-        if provider.target.origin == self._provider.target.origin or provider.api_key is None:
+        """Return the sender of requests to another model's upstream: with that one's key, never with the client's."""
+        if provider.target.origin == self._provider.target.origin:
             return Sender(self._exchange, provider, self._caller)
-        return Sender(self._exchange, provider, Caller(self._caller.tenant, (bearer(provider.api_key),)))
+        key = () if provider.api_key is None else (bearer(provider.api_key),)
+        stripped = msgspec.structs.replace(self._exchange, headers=without_credential(self._exchange.headers))
+        return Sender(stripped, provider, Caller(self._caller.tenant, key))
 
     def first(self, body: bytes, *, readable: bool) -> UpstreamRequest:
         """Return the request that the client asked for; `readable` asks for an answer without a content coding."""
@@ -38,10 +42,7 @@ class Sender:
 
     def _headers(self, body: bytes, *, readable: bool) -> Headers:
         changed = body is not self._exchange.body
-        headers = request_headers(self._exchange.headers, changed=changed, readable=readable)
-        if self._caller.credential:
-            headers = [pair for pair in headers if pair[0] not in CREDENTIAL_HEADERS]
-        return [*headers, *self._caller.credential]
+        return [*request_headers(self._exchange.headers, changed=changed, readable=readable), *self._caller.credential]
 
     def _request(self, body: bytes, headers: Headers) -> UpstreamRequest:
         return UpstreamRequest(

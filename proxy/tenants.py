@@ -44,6 +44,11 @@ def bearer(api_key: str) -> tuple[bytes, bytes]:
     return b"authorization", b"Bearer " + api_key.encode()
 
 
+def without_credential(headers: Headers) -> Headers:
+    """Return the fields without those that present a credential."""
+    return [pair for pair in headers if pair[0] not in CREDENTIAL_HEADERS]
+
+
 def tenant_of(credential: bytes, secret: bytes) -> str:
     """Return the name of the tenant that a credential stands for; it does not give the credential away."""
     credential = credential.strip()

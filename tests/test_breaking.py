@@ -16,7 +16,7 @@ from policies.summarise_history import SummariseHistory
 from policies.truncate_inputs import TruncateInputs
 from proxy.compaction import Compacted, Order
 from proxy.core.compaction import Bounds
-from proxy.core.reading import TOOL_NAME
+from proxy.core.declaration import TOOL_NAME
 from proxy.errors import Unreachable
 from proxy.occasion import Means
 from proxy.presets import Preset, built_in

@@ -93,13 +93,18 @@ def checked(text: str | None, source: str, spoken: str, count: Callable[[str], i
 
     `source` is all that it may name, `spoken` what the user said, which tells the language; `count` gives tokens.
     """
-    said = _without_thoughts(text or "")
+    said = _without_thoughts(_storable(text or ""))
     if not said or _TOOL_SYNTAX.search(said) or _is_data(said) or not is_in_script_of(said, spoken):
         return None
     lines = [line for line in said.splitlines() if all(name in source for name in _NAMED.findall(line))]
     kept = _cut(lines, count)
     says_something = any(line.strip() and not line.startswith("#") for line in kept)
     return "\n".join(kept).strip() if says_something else None
+
+
+def _storable(text: str) -> str:
+    """Return a text without lone surrogates, which have no place in a ledger."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _without_thoughts(text: str) -> str:

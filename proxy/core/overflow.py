@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from proxy.core.sse import Splitter, read_frame
 from proxy.core.window import is_plausible
-from proxy.core.wire.raw import read_any, read_object
+from proxy.core.wire.raw import read_any, read_array, read_object
 
 _STATUSES: Final = frozenset({400, 413, 422, 500})
 _MOST_BYTES: Final = 65_536  # of an answer that is no success; a longer one is a page for people
@@ -154,10 +154,11 @@ def is_truncated(counted_tokens: int, reported_tokens: int) -> bool:
 
 
 def _is_error(body: bytes) -> bool:
-    """Say whether a success holds an error on its top level."""
+    """Say whether a success holds an error on its top level, or as the first of a list."""
     if b"error" not in body and b"response.failed" not in body:
         return False
-    fields = read_object(body)
+    listed = read_array(body)
+    fields = read_object(listed[0] if listed else body)
     if fields is None:
         return False
     kinds = (bytes(fields[name]) for name in ("type", "object") if name in fields)

@@ -14,7 +14,6 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from itertools import groupby, islice
 from typing import Final
 
@@ -24,7 +23,6 @@ from msgspec import Struct
 from proxy.core.rows import ROW_BYTES, Matcher, PatternError, Rows, find_rows
 from proxy.core.stub import REF_PATTERN, amount
 
-TOOL_NAME: Final = "read_offloaded"
 HISTORY: Final = "history"
 INDEX: Final = "index"
 HITS_MOST: Final = 100_000
@@ -94,45 +92,7 @@ class _Unclear(ValueError):
     """An argument whose meaning is not clear."""
 
 
-# ---- declaration and arguments
-
-
-TOOL_TOKENS: Final = 90
-"""What the declaration is counted as, whatever number its name ends with."""
-OFFER_NAME: Final = "compact_conversation"
-OFFER_TOKENS: Final = 50
-"""The same of the tool that a model may ask for a compaction with."""
-
-
-@cache
-def tool_declaration(name: str) -> bytes:
-    """Return the tool as the JSON bytes that are declared in `tools`.
-
-    Every request carries it, so it says no more than a model needs: stubs and answers tell the rest.
-    """
-    properties = {
-        "ref": {"type": "string", "description": "off_…, index or history"},
-        "offset": {"type": "integer"},
-        "limit": {"type": "integer"},
-        "pattern": {"type": "string"},
-    }
-    function = {
-        "name": name,
-        "description": "Read offloaded text by rows (the first is 1) or regex pattern",
-        "parameters": {"type": "object", "properties": properties, "required": ["ref"]},
-    }
-    return msgspec.json.encode({"type": "function", "function": function})
-
-
-@cache
-def offer_declaration(name: str) -> bytes:
-    """Return the tool with which a model asks for a compaction, as JSON bytes; it takes no arguments."""
-    function = {
-        "name": name,
-        "description": "Shorten the earlier conversation when a part of the work is done. Nothing is lost.",
-        "parameters": {"type": "object", "properties": {}},
-    }
-    return msgspec.json.encode({"type": "function", "function": function})
+# ---- arguments
 
 
 def row_bytes(read_tokens: int) -> int:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.core.reading import (
-    TOOL_TOKENS,
     HistoryCall,
     HistoryEntry,
     IndexItem,
@@ -30,7 +29,6 @@ from proxy.core.reading import (
     render_page,
     row_bytes,
     store_unavailable,
-    tool_declaration,
     unknown_ref,
 )
 from proxy.counting import Counter
@@ -101,30 +99,6 @@ def put_together(pages: list[Page]) -> str:
         for number, row in enumerate(page.rows, page.first)
     ]
     return "".join(rows).removesuffix("\n")
-
-
-# ---- declaration
-
-
-@pytest.mark.parametrize("name", ["read_offloaded", "read_offloaded_2"])
-def test_the_declaration_is_small_and_plain(name: str) -> None:
-    """As many tokens as are counted for it at most, only fields that every upstream knows, and compact JSON."""
-    raw = tool_declaration(name)
-    assert COUNTER.count(raw.decode()) <= TOOL_TOKENS
-    tool = json.loads(raw)
-    assert raw.decode() == json.dumps(tool, ensure_ascii=False, separators=(",", ":"))
-    assert set(tool) == {"type", "function"}
-    function = tool["function"]
-    assert set(function) == {"name", "description", "parameters"}
-    assert function["name"] == name
-    parameters = function["parameters"]
-    assert set(parameters) == {"type", "properties", "required"}
-    assert parameters["required"] == ["ref"]
-    types = {key: value.pop("type") for key, value in parameters["properties"].items()}
-    assert types == {"ref": "string", "offset": "integer", "limit": "integer", "pattern": "string"}
-    assert all(set(value) <= {"description"} for value in parameters["properties"].values())
-    assert "history" in raw.decode()
-    assert "index" in raw.decode()
 
 
 # ---- arguments

@@ -11,7 +11,7 @@ import pytest
 from policies import discover
 from policies.offer_compaction import OfferCompaction
 from policies.summarise_history import SummariseHistory
-from proxy.core.reading import OFFER_NAME, OFFER_TOKENS, offer_declaration
+from proxy.core.declaration import OFFER_NAME, OFFER_TOKENS, offer_declaration
 from proxy.counting import Counter
 from proxy.presets import Preset, built_in
 from proxy.units import parse_size

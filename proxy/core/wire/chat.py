@@ -269,6 +269,6 @@ def _leaves(value: object) -> Iterator[str]:
     walk: Callable[[object], Iterator[str]] = _leaves
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from walk(inner)

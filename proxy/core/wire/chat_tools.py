@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from proxy.core.declaration import TOOL_NAME, offer_declaration, tool_declaration
 from proxy.core.envelope import Envelope, Patch, decode, split_list
 from proxy.core.ledger import HiddenTurn
-from proxy.core.reading import TOOL_NAME, offer_declaration, tool_declaration
 from proxy.core.wire.raw_fields import encode_lenient, encode_text, join_fields, split_fields
 
 _MOST_TOOLS = 128
