@@ -18,6 +18,7 @@ from proxy.core.history import History
 from proxy.core.ledger import Declined, Narrated
 from proxy.core.narrative import NARRATIVE_TOKENS
 from proxy.core.plan import Plan
+from proxy.core.selection import begins_well
 from proxy.core.steps import steps
 from proxy.core.wire.chat import ChatAdapter
 from proxy.counting import Counter
@@ -142,7 +143,8 @@ def _told(reduction: Reduction, occasion: Occasion, narrative: Narrated) -> Redu
     told = occasion.index(narrative.cut)
     if reduction.is_forced or reduction.cut is None or told >= reduction.cut:
         return reduction
-    cut = max((step.start for step in steps(occasion.history) if step.start <= told), default=told)
+    starts = [step.start for step in steps(occasion.history) if step.start <= told]
+    cut = max((start for start in starts if begins_well(occasion.history, start)), default=reduction.cut)
     chosen = tuple(index for index in reduction.chosen if index < cut)
     return msgspec.structs.replace(reduction, cut=cut, chosen=chosen)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from proxy.core.history import History, Slot
 from proxy.core.ledger import Compacted, Reason
-from proxy.core.selection import Told, choose, is_choosable, names, score, sequence
+from proxy.core.selection import Told, begins_well, choose, is_choosable, names, score, sequence, with_question
 from proxy.core.steps import Step, steps
 from proxy.core.worth import LEAST_PROGRESS, Prospect, is_given_up, is_worth_it
 
@@ -118,6 +118,7 @@ class Compaction:
         self._pins: dict[int, int] = {}  # what a long pin loses, by message
         self._spared = 0  # tokens that the block in force loses
         self._bare = 0
+        self._questions: dict[int, tuple[int, ...]] = {}
 
     @property
     def goal(self) -> int | None:
@@ -134,7 +135,7 @@ class Compaction:
         if cut == scene.folded:
             chosen, block = scene.chosen, scene.block_tokens - self._spared
         else:
-            chosen = chosen or ()
+            chosen = self._question(cut) if chosen is None else chosen
             block = _FRAME_TOKENS + self._narrative_tokens + sums.pins[cut]
             block -= sum(sums.pins[i + 1] - sums.pins[i] for i in chosen)
         return sums.behind[cut] + sums.staying[cut] + block + sum(self._sizes[i] for i in chosen)
@@ -154,8 +155,8 @@ class Compaction:
         after = self.total(cut, chosen)
         if is_forced and after > self._bounds.limit_tokens:
             self._narrative_tokens, narrates = 0, False  # a short one may fit all the same
-            cut, chosen = self._sacrifice(self._shrink(first)), ()
-            after = self.total(cut)
+            cut = self._sacrifice(self._shrink(first))
+            chosen, after = self._question(cut), self.total(cut)
         is_made = bool(self._taken) or cut is not None
         if after >= before or (not is_forced and not (is_made and self._pays(before, after))):
             return None
@@ -211,11 +212,22 @@ class Compaction:
 
     def _cut(self, first: int) -> int | None:
         """Return the earliest cut that reaches the target, else the latest that is allowed."""
-        cuts = [s.start for s in self._steps if self._scene.folded < s.start <= first]
+        cuts = [cut for cut in self._cuts(self._scene.folded, first) if begins_well(self._scene.history, cut)]
         if not cuts:
             return None
         best = self._best(cuts)
         return best if self.total(best) < self.total() else None
+
+    def _cuts(self, behind: int, last: int) -> list[int]:
+        return [step.start for step in self._steps if behind < step.start <= last]
+
+    def _question(self, cut: int | None) -> tuple[int, ...]:
+        """Return the messages in front of a cut that stay whatever the strategy: what the assistant is at work on."""
+        if cut is None or cut <= self._scene.folded:
+            return ()
+        if cut not in self._questions:
+            self._questions[cut] = with_question(self._scene.history, cut)
+        return self._questions[cut]
 
     def _best(self, cuts: Sequence[int]) -> int:
         if self._knobs.selects:  # what is worth more than the newest may stay, whatever its place
@@ -238,15 +250,15 @@ class Compaction:
     def _select(self, cut: int | None) -> tuple[int, ...]:
         """Return the messages of the span that stay: the best that fit the target and their share of the span."""
         if cut is None or not self._knobs.selects:
-            return ()
+            return self._question(cut)
         scene, span = self._scene, set(self._span(cut))
         candidates = [s for s in self._steps if s.start in span and s.stop <= cut and is_choosable(scene.history, s)]
         room = min(self._share(cut), self._target_tokens - self.total(cut))
         if room <= 0:
-            return ()
+            return self._question(cut)
         named = names(scene.user_texts())
         chosen = choose(candidates, lambda step, age: score(scene.told(step), named, age), self._sizes, room)
-        return sequence(scene.history, chosen, cut)
+        return sequence(scene.history, (*chosen, *self._question(cut)), cut)
 
     def _sacrifice(self, cut: int | None) -> int | None:
         """Give up what is otherwise kept, until the request fits: user texts, then steps."""
@@ -255,10 +267,10 @@ class Compaction:
                 return cut
             self._take([place])
         newest = self._steps[-1].start if self._steps else 0
-        cuts = [s.start for s in self._steps if (cut or self._scene.folded) < s.start <= newest]
         if not self._knobs.folds:
             return cut
-        choices = [cut, *cuts]
+        cuts = self._cuts(cut or self._scene.folded, newest)
+        choices = [cut, *sorted(cuts, key=lambda cut: not begins_well(self._scene.history, cut))]
         for choice in choices:
             if self.total(choice) <= self._bounds.limit_tokens:
                 return choice

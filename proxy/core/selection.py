@@ -9,9 +9,10 @@ No model chooses, so that nothing is made up and equal histories keep equal step
 Steps are taken from the best on while they fit; one that is too large is passed over and does not end the search.
 
 What is kept stands between a user message (with the block in it) and the message behind the span. So only assistant
-messages with all their answers are chosen; the user's words are in the block. Where two messages of the assistant
-would come to stand side by side that did not before, the user's message between them stays as well, and where there is
-none the later step is left out: some models refuse roles that do not alternate.
+messages with all their answers are chosen; the user's words are in the block, but for the question that the assistant
+is at work on, which stays with the step in front of it. Where two messages of one side would come to stand side by side
+that did not before, what was between them stays as well, and where there is nothing the later one is left out: some
+models refuse roles that do not alternate.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def sequence(history: History, indices: Collection[int], cut: int) -> tuple[int,
     groups: list[tuple[Step, Sequence[int]]] = []
     for step in steps(history):
         is_wanted = goal < step.start and step.stop <= cut and wanted.issuperset(range(step.start, step.stop))
-        if is_wanted and is_choosable(history, step):
+        if is_wanted and _is_user(history, step):
+            if groups or _is_user(history, Step(step.start - 1, step.start)):
+                groups.append((step, range(step.start, step.stop)))
+        elif is_wanted and is_choosable(history, step):
             joint = _joint(history, groups[-1][0], step.start, goal) if groups else ()
             if joint is not None:
                 groups.append((step, (*joint, *range(step.start, step.stop))))
@@ -109,9 +113,29 @@ def sequence(history: History, indices: Collection[int], cut: int) -> tuple[int,
     return tuple(index for _, group in groups for index in group)
 
 
+def with_question(history: History, cut: int) -> tuple[int, ...]:
+    """Return the newest message of the user, if it is in front of a cut, with the step before it."""
+    users = [i for i, facts in enumerate(history.facts) if facts.role == "user"]
+    if len(users) < 2 or users[-1] >= cut:
+        return ()
+    before = next((step for step in steps(history) if step.stop == users[-1]), None)
+    lead = () if before is None or not is_choosable(history, before) else range(before.start, before.stop)
+    return sequence(history, (*lead, users[-1]), cut)
+
+
+def begins_well(history: History, cut: int) -> bool:
+    """Say whether what is behind a cut may follow on a message of the user: no second one that did not before."""
+    facts = history.facts
+    return cut >= len(facts) or facts[cut].role != "user" or facts[cut - 1].role == "user"
+
+
+def _is_user(history: History, step: Step) -> bool:
+    return history.facts[step.start].role == "user"
+
+
 def _joint(history: History, before: Step, start: int, goal: int) -> Sequence[int] | None:
     """Return the user messages that have to stay between a step and the next one; None where nothing joins them."""
-    if before.stop - before.start > 1 or before.stop == start:
+    if before.stop - before.start > 1 or before.stop == start or _is_user(history, before):
         return ()
     first = start
     while first > max(before.stop, goal + 1) and history.facts[first - 1].role == "user":
