@@ -100,7 +100,7 @@ class Compactor:
         self.adapter = ChatAdapter()
         self.sessions = Sessions(store, secret)
         self._store = store
-        self._counter = counter
+        self.counter = counter
         self._record = options.record
         self._clock = clock
         self._upkeep = Upkeep(store, self.adapter, clock, options.idle_ttl)
@@ -166,9 +166,12 @@ class Compactor:
         terms = _terms(order, known.recognition.ledger, situation)
         await self._count_large(history, known, terms)
         plan, need = self._planner.plan(history, known.recognition, known.root, terms), None
-        if order.means is not None and terms.reader is not None and terms.may_offload:
+        if order.means is not None:
+            # What was answered before is not decided anew, and nothing leaves without need that cannot be read back.
+            is_free = terms.reader is not None and terms.may_offload and known.recognition.known < len(history)
+            means = order.means if is_free else order.means.at_limit()
             last = partial(self._last_body, order.envelope, known, terms)
-            occasion = Occasion(history, known, order.envelope, order.preset, order.means, terms.reader, last)
+            occasion = Occasion(history, known, order.envelope, order.preset, means, terms.reader, last)
             decision = await self._breaks.plan(plan, occasion)
             plan, need = decision.plan, decision.need
         if plan.fresh:
@@ -208,10 +211,10 @@ class Compactor:
             return
         sizes = [(c.size_bytes, c) for c in undecided(history, known.recognition)]
         if any(size > _COUNTED_FROM_BYTES for size, _ in sizes):
-            await self._counter.ready()
+            await self.counter.ready()
         large = [c for size, c in sizes if size > _COUNT_ELSEWHERE_FROM_BYTES]
         if large:
-            await self._counter.count_large([self.adapter.text(history.messages[c.message], c.at) for c in large])
+            await self.counter.count_large([self.adapter.text(history.messages[c.message], c.at) for c in large])
 
     def _sizes(self, envelope: Envelope, history: History, plan: Plan) -> tuple[int, int]:
         """Return tokens received and sent: counted where something had to be counted, else bytes / 4."""

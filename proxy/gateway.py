@@ -33,7 +33,7 @@ from proxy.exchange import Exchange, Responder
 from proxy.experience import Experience
 from proxy.headers import response_headers
 from proxy.hidden_rounds import HiddenRounds
-from proxy.lessons import Place, Refusal
+from proxy.lessons import Place
 from proxy.occasion import Means
 from proxy.outcome import Outcome
 from proxy.presets import Preset
@@ -42,6 +42,7 @@ from proxy.room import asked_output
 from proxy.sender import Sender
 from proxy.sessions import Identity
 from proxy.settings import Settings
+from proxy.shortening import Shortener
 from proxy.store.base import Store, StoreOptions
 from proxy.tenants import Caller, identify
 from proxy.turn import Summary, Turn
@@ -145,7 +146,7 @@ class _Job:
         """Return the answer to relay: what can be mended is mended and asked for once more."""
         complaint = await hear(response, compacted.sent_tokens)
         if complaint.overflow is not None:
-            return await self._try_smaller(compacted, response, complaint.overflow)
+            return await self._try_shorter(compacted, response, complaint.overflow)
         if complaint.names_tool and self._reader is not None:
             return await self._try_without_tool(compacted, response)
         return response
@@ -176,7 +177,13 @@ class _Job:
     def _rounds(self) -> HiddenRounds | None:
         if self._compacted is None:
             return None
-        return HiddenRounds(self._compacted, self._gateway.compactor, self._gateway.reader, self._ask_again)
+        gateway = self._gateway
+        return HiddenRounds(self._compacted, gateway.compactor, gateway.reader, self._shortener, self._ask_again)
+
+    @property
+    def _shortener(self) -> Shortener:
+        gateway, origin = self._gateway, self._provider.target.origin
+        return Shortener(gateway.compactor, gateway.experience, origin, self._parts.settings)
 
     def _open_envelope(self) -> Envelope | None:
         try:
@@ -262,37 +269,25 @@ class _Job:
             await self._experience.refuses_tool(compacted)
         return response
 
-    async def _try_smaller(
+    async def _try_shorter(
         self, refused: Compacted, response: UpstreamResponse, overflow: Overflow
     ) -> UpstreamResponse:
         """Compact harder a prompt that was too long and ask again; where that is in vain, the refusal stands."""
-        place = self._place(refused)
-        refusal = Refusal(overflow, refused.sent_tokens, refused.order.output_tokens)
-        await self._experience.refuses_length(place, refusal)
-        room = self._experience.budget.retry_room(self._parts.settings(), refused.order.preset, place, refusal)
+        room = await self._shortener.room(refused, overflow)
         if self._sent is None or room is None:
             return response
-        smaller = await self._compact_again(refused, room)
-        if smaller is None or len(smaller.body) >= len(refused.body):
+        shorter = await self._shortener.shorten(refused, room)
+        if shorter is None:
             return response
-        second = await self._ask_again(smaller.body)
-        complaint = await hear(second, smaller.sent_tokens)
+        second = await self._ask_again(shorter.body)
+        complaint = await hear(second, shorter.sent_tokens)
         if complaint.overflow is not None:
-            again = Refusal(complaint.overflow, smaller.sent_tokens, refused.order.output_tokens)
-            await self._experience.refuses_length(place, again)
+            await self._shortener.room(shorter, complaint.overflow)
             await second.close()
             return response
         await response.close()
-        self._compacted = self.outcome.compacted = smaller
+        self._compacted = self.outcome.compacted = shorter
         return second
-
-    async def _compact_again(self, refused: Compacted, room_tokens: int) -> Compacted | None:
-        try:
-            return await self._gateway.compactor.compact(refused.order.within(room_tokens))
-        except Exception:
-            # The refusal is an answer, too, and better than none.
-            log.exception("retry_impossible")
-            return None
 
     async def _answer(self, response: UpstreamResponse) -> None:
         """Relay an answer of the first round, through the interceptor where there is something to read or to splice."""

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
+import msgspec
 import structlog
 
 from proxy.compaction import Compacted, Compactor
-from proxy.core.envelope import open_envelope
+from proxy.complaint import hear
+from proxy.core.envelope import decode, open_envelope
 from proxy.core.intercept import ToolUse
 from proxy.core.ledger import Hidden, HiddenTurn, Wished
 from proxy.core.rewrite import append_messages
+from proxy.core.wire.raw_fields import encode_text, join_fields, split_fields
 from proxy.errors import StoreError
 from proxy.reader import Reader, ReadScope
+from proxy.shortening import Shortener
 from proxy.upstream import UpstreamResponse
 
 log = structlog.get_logger()
+
+_BYTES_PER_TOKEN: Final = 4
+_LEAST_READ_TOKENS: Final = 200  # an answer says at least where the text goes on
+_ANY: Final = 1 << 40
 
 Ask = Callable[[bytes], Awaitable[UpstreamResponse]]
 
@@ -24,22 +33,75 @@ Ask = Callable[[bytes], Awaitable[UpstreamResponse]]
 class HiddenRounds:
     """Does what the turn of one compacted request asks for (`turn.Rounds`)."""
 
-    def __init__(self, compacted: Compacted, compactor: Compactor, reader: Reader, ask: Ask) -> None:
+    def __init__(
+        self, compacted: Compacted, compactor: Compactor, reader: Reader, shortener: Shortener, ask: Ask
+    ) -> None:
         self._compacted = compacted
         self._compactor = compactor
         self._reader = reader
+        self._shortener = shortener
         self._ask = ask
+        self._hidden: tuple[bytes, ...] = ()  # messages of the rounds so far
+        self._answers: dict[str, ToolUse] = {}  # what the newest answers are answers to
+        self._shortened: dict[bytes, bytes] = {}  # answers that were too long, and what was sent instead
 
     async def open(self, messages: tuple[bytes, ...], *, with_tool: bool) -> UpstreamResponse:
-        """Open a hidden round: the same request with these messages behind its own."""
+        """Open a hidden round: the same request with these messages behind its own.
+
+        One that is too long is made shorter and asked for once more, as a first round is.
+        """
+        self._hidden = messages
+        response = await self._ask(self._body(messages, with_tool=with_tool))
+        more_tokens = sum(map(len, self._sent(messages))) // _BYTES_PER_TOKEN
+        complaint = await hear(response, self._compacted.sent_tokens + more_tokens)
+        if complaint.overflow is None:
+            return response
+        room = await self._shortener.room(self._compacted, complaint.overflow, more_tokens)
+        if room is None or not await self._make_room(messages, room, more_tokens):
+            return response
+        await response.close()
+        return await self._ask(self._body(messages, with_tool=with_tool))
+
+    async def _make_room(self, messages: tuple[bytes, ...], room: int, more_tokens: int) -> bool:
+        """Compact harder what the client sent, else give shorter answers; say whether anything became shorter."""
+        shorter = await self._shortener.shorten(self._compacted, room - more_tokens)
+        if shorter is not None:
+            self._compacted = shorter
+            return True
+        share = (room - self._compacted.sent_tokens) // max(1, len(self._answers))
+        before = dict(self._shortened)
+        for raw in messages:
+            fields = split_fields(raw)
+            use = self._answers.get(str(decode(fields.get("content", b"null"))))
+            if use is not None and share >= _LEAST_READ_TOKENS:
+                text = await self._answer(use, share)
+                self._shortened[raw] = join_fields({**fields, "content": encode_text(text)})
+        return self._shortened != before
+
+    def _sent(self, messages: Iterable[bytes]) -> tuple[bytes, ...]:
+        return tuple(self._shortened.get(raw, raw) for raw in messages)
+
+    def _body(self, messages: tuple[bytes, ...], *, with_tool: bool) -> bytes:
         body = self._compacted.body if with_tool else self._compactor.without_tool(self._compacted)
-        return await self._ask(append_messages(open_envelope(body), messages))
+        return append_messages(open_envelope(body), self._sent(messages))
 
     async def answer(self, uses: tuple[ToolUse, ...]) -> tuple[str, ...]:
         """Answer calls of our tools."""
-        return tuple(await asyncio.gather(*map(self._answer, uses)))
+        room = await self._room()
+        share = None if room is None else max(_LEAST_READ_TOKENS, room // len(uses))
+        answers = tuple(await asyncio.gather(*(self._answer(use, share) for use in uses)))
+        self._answers = dict(zip(answers, uses, strict=True))
+        return answers
 
-    async def _answer(self, use: ToolUse) -> str:
+    async def _room(self) -> int | None:
+        """Return how many tokens still fit behind what this turn has sent; None where nobody knows."""
+        limit = self._compacted.order.room_tokens
+        if limit is None:
+            return None
+        texts = [text.decode("utf-8", "replace") for text in (self._compacted.body, *self._sent(self._hidden))]
+        return limit - sum(await self._compactor.counter.count_large(texts))
+
+    async def _answer(self, use: ToolUse, most_tokens: int | None) -> str:
         compacted = self._compacted
         if use.name == compacted.plan.offer:
             return await self._wish()
@@ -48,7 +110,7 @@ class HiddenRounds:
             ledger=compacted.ledger,
             history=compacted.history,
             plan=compacted.plan,
-            read_tokens=compacted.order.preset.read_tokens,
+            read_tokens=min(compacted.order.preset.read_tokens, most_tokens or _ANY),
         )
         return await self._reader.answer(use, scope)
 
@@ -70,7 +132,8 @@ class HiddenRounds:
     async def remember(self, turn: HiddenTurn) -> None:
         """Write a hidden turn into the ledger; without it the next request loses a cached prefix, and no more."""
         compacted = self._compacted
-        entry = Hidden(compacted.length, self._compactor.messages.match_of(turn.visible), turn)
+        sent = msgspec.structs.replace(turn, rounds=self._sent(turn.rounds), answers=self._sent(turn.answers))
+        entry = Hidden(compacted.length, self._compactor.messages.match_of(turn.visible), sent)
         try:
             await self._compactor.sessions.append_later(compacted.order.identity.tenant, compacted.ledger, [entry])
         except StoreError as error:

@@ -24,6 +24,11 @@ class Means(msgspec.Struct, frozen=True):
     model: str  # of the request
     window_of: Callable[[str], int]  # of a model, in tokens as we count them
 
+    def at_limit(self) -> Means:
+        """Return the means of a request that is compacted only where it would not fit."""
+        bounds = msgspec.structs.replace(self.bounds, trigger_tokens=self.bounds.limit_tokens)
+        return msgspec.structs.replace(self, bounds=bounds)
+
     def within(self, tokens: int) -> Means:
         """Return the means of a request that may have so many tokens at most."""
         bounds = self.bounds
@@ -39,7 +44,7 @@ class Occasion(msgspec.Struct, frozen=True):
     envelope: Envelope
     preset: Preset
     means: Means
-    reader: str  # the reading tool, as it can be declared
+    reader: str | None  # the reading tool, as it can be declared
     last_body: Callable[[], bytes]  # what the upstream got for the known part of the history, and may have cached
 
     @property

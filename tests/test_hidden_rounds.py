@@ -16,11 +16,14 @@ from proxy.core.envelope import open_envelope
 from proxy.core.intercept import ToolUse
 from proxy.core.ledger import HiddenTurn
 from proxy.errors import Unavailable
+from proxy.experience import Experience
 from proxy.hidden_rounds import HiddenRounds
 from proxy.presets import Preset
 from proxy.reader import Reader
+from proxy.settings import Settings
+from proxy.shortening import Shortener
 from proxy.store.base import StoreOptions
-from proxy.upstream import UpstreamResponse
+from proxy.upstream import Transport, UpstreamResponse
 from tests.core.conversations import TOOLS
 from tests.core.test_plan import BIG, asked
 from tests.test_compaction import COUNTER, Desk, Troubled, sent
@@ -62,7 +65,13 @@ class Place:
         self.desk = desk
         self.upstream = Upstream()
         reader = Reader(desk.store, desk.compactor.adapter, COUNTER)
-        self.rounds = HiddenRounds(compacted, desk.compactor, reader, self.upstream)
+        learnt = Experience(desk.compactor.sessions, COUNTER, Transport(httpx.MockTransport(self._tells_nothing)))
+        shortener = Shortener(desk.compactor, learnt, "https://up.example", Settings)
+        self.rounds = HiddenRounds(compacted, desk.compactor, reader, shortener, self.upstream)
+
+    @staticmethod
+    def _tells_nothing(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(404)
 
     @property
     def ref(self) -> str:

@@ -124,15 +124,19 @@ class Planner:
         )
 
     def _plan_unreadable(self, history: History, recognition: Recognition, root: bytes, terms: Terms) -> Plan:
-        """Decide where nothing can be read back: everything is sent raw if it fits, else without the large texts."""
-        if terms.room_tokens is None or history.estimated_tokens <= terms.room_tokens:
-            return Plan(recognition)
+        """Decide where nothing can be read back: everything is sent raw if it fits, else without the large texts.
+
+        A block stays all the same: a session that was compacted did not fit.
+        """
+        fold, bare = find_fold(history, recognition), find_bare(history, recognition, {})
+        gone = 0 if fold is None else sum(history.facts[i].estimated_tokens for i in fold.leaving(history))
+        if terms.room_tokens is None or history.estimated_tokens - gone <= terms.room_tokens:
+            return Plan(recognition, fold=fold, bare=bare)
         # These decisions hold for this request alone, so what an earlier one sent raw may be taken, too.
         anew = msgspec.structs.replace(recognition, known=history.leading)
         fresh = self._decide(history, anew, root, terms)
         stubs = _in_force(history, anew, [f.entry for f in fresh])
-        fold = find_fold(history, recognition)
-        return Plan(recognition=recognition, stubs=_named(stubs, ""), fresh=fresh, fold=fold)
+        return Plan(recognition, stubs=_named(stubs, ""), fresh=fresh, fold=fold, bare=bare)
 
     def _decide(self, history: History, known: Recognition, root: bytes, terms: Terms) -> tuple[Fresh, ...]:
         candidates = list(undecided(history, known))

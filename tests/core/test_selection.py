@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.history import History
-from proxy.core.selection import Told, choose, is_choosable, names, score, sequence
+from proxy.core.selection import (
+    Told,
+    begins_well,
+    choose,
+    is_choosable,
+    names,
+    score,
+    sequence,
+    with_question,
+)
 from proxy.core.steps import Step, steps
 from proxy.core.trail import Act
 from tests.core.test_history import assistant, history, tool, user
@@ -138,3 +147,27 @@ def test_a_selection_is_a_sound_conversation(turns: list[list[dict[str, Any]]], 
     if chosen:
         assert ("user", "user") not in neighbours(told, sent) or ("user", "user") in before
     assert sequence(told, chosen, cut) == chosen
+
+
+@pytest.mark.parametrize(
+    ("messages", "cut", "stays"),
+    [
+        ([user("g"), *CALL, user("q"), *CALL, *CALL], 6, (1, 2, 3)),
+        ([user("g"), *CALL, user("q"), *CALL, *CALL], 3, ()),
+        ([user("g"), *CALL, *CALL], 3, ()),
+        ([user("g"), user("q"), *CALL, *CALL], 4, (1,)),
+        ([user("g"), assistant("a"), user("p"), user("q"), *CALL, *CALL], 6, (3,)),
+    ],
+    ids=["at work", "behind the cut", "the goal itself", "two in a row", "two in a row later"],
+)
+def test_the_question_stays_with_the_step_before_it(
+    messages: list[dict[str, object]], cut: int, stays: tuple[int, ...]
+) -> None:
+    """It does not come to stand beside the block unless the client itself puts two of them in a row."""
+    assert with_question(history(*messages), cut) == stays
+
+
+def test_a_cut_begins_with_an_answer() -> None:
+    """Behind the block, which is the user's, no other message of the user comes; two in a row may stay so."""
+    shown = history(user("g"), assistant("a"), user("p"), user("q"), *CALL)
+    assert [begins_well(shown, cut) for cut in range(1, 7)] == [True, False, True, True, True, True]
