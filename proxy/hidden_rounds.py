@@ -14,6 +14,7 @@ from proxy.complaint import hear
 from proxy.core.envelope import decode, open_envelope
 from proxy.core.intercept import ToolUse
 from proxy.core.ledger import Hidden, HiddenTurn, Wished
+from proxy.core.prompt_text import prompt_texts
 from proxy.core.rewrite import append_messages
 from proxy.core.wire.raw_fields import encode_text, join_fields, split_fields
 from proxy.errors import StoreError
@@ -24,6 +25,7 @@ from proxy.upstream import UpstreamResponse
 log = structlog.get_logger()
 
 _BYTES_PER_TOKEN: Final = 4
+_OVERHEAD_TOKENS: Final = 4  # of a text: role, ends, separators
 _LEAST_READ_TOKENS: Final = 200  # an answer says at least where the text goes on
 _ANY: Final = 1 << 40
 
@@ -94,12 +96,13 @@ class HiddenRounds:
         return answers
 
     async def _room(self) -> int | None:
-        """Return how many tokens still fit behind what this turn has sent; None where nobody knows."""
-        limit = self._compacted.order.room_tokens
-        if limit is None:
+        """Return how many tokens still fit behind what this turn has sent; None where the preset has no limit."""
+        means = self._compacted.order.means
+        if means is None:
             return None
-        texts = [text.decode("utf-8", "replace") for text in (self._compacted.body, *self._sent(self._hidden))]
-        return limit - sum(await self._compactor.counter.count_large(texts))
+        whole = append_messages(open_envelope(self._compacted.body), self._sent(self._hidden))
+        texts = await asyncio.to_thread(prompt_texts, whole)
+        return means.bounds.limit_tokens - sum(await self._compactor.counter.count_large(texts)) - _OVERHEAD_TOKENS * len(texts)
 
     async def _answer(self, use: ToolUse, most_tokens: int | None) -> str:
         compacted = self._compacted

@@ -127,7 +127,7 @@ async def test_the_eighth_is_made_of_the_messages_again() -> None:
         assert need.start == 0
         assert need.previous == ""
     await narrated(desk, Narrated(0, 1, "## Intent\nanew"))
-    assert (await needed(desk, 62)).can_fork
+    assert (await needed(desk, 63)).can_fork
 
 
 async def test_a_request_at_the_limit_joins_what_is_being_written() -> None:
