@@ -29,6 +29,7 @@ _FRAME_TOKENS = 400  # what the block says of itself, the trail and the index
 _PIN_TOKENS = 12  # the line above a pin
 _LEAST_RESULT_TOKENS = 1000
 _LEAST_SACRIFICE_TOKENS = 400
+_SLACK = 50  # a fiftieth of the limit: what is sent in the end may count a little more than what was weighed
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -108,6 +109,7 @@ class Compaction:
         self._bounds = bounds
         # The answer that is asked for may leave less than the target.
         self._target_tokens = min(bounds.target_tokens, bounds.limit_tokens)
+        self._aim_tokens = bounds.limit_tokens - bounds.limit_tokens // _SLACK
         self._knobs = knobs
         self._steps = steps(scene.history)
         self._users = [i for i, f in enumerate(scene.history.facts) if f.role == "user"]
@@ -153,7 +155,7 @@ class Compaction:
         cut, narrates = self._shrink(first), True
         chosen = self._select(cut)
         after = self.total(cut, chosen)
-        if is_forced and after > self._bounds.limit_tokens:
+        if is_forced and after > self._aim_tokens:
             self._narrative_tokens, narrates = 0, False  # a short one may fit all the same
             cut = self._sacrifice(self._shrink(first))
             chosen, after = self._question(cut), self.total(cut)
@@ -263,7 +265,7 @@ class Compaction:
     def _sacrifice(self, cut: int | None) -> int | None:
         """Give up what is otherwise kept, until the request fits: user texts, then steps."""
         for place in self._old_users():
-            if self.total(cut) <= self._bounds.limit_tokens:
+            if self.total(cut) <= self._aim_tokens:
                 return cut
             self._take([place])
         newest = self._steps[-1].start if self._steps else 0
@@ -272,7 +274,7 @@ class Compaction:
         cuts = self._cuts(cut or self._scene.folded, newest)
         choices = [cut, *sorted(cuts, key=lambda cut: not begins_well(self._scene.history, cut))]
         for choice in choices:
-            if self.total(choice) <= self._bounds.limit_tokens:
+            if self.total(choice) <= self._aim_tokens:
                 return choice
         return min([None, *choices], key=self.total)
 

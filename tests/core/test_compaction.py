@@ -218,12 +218,12 @@ WHOLE = msgspec.structs.replace(FORCED, pin_tokens=10**6)  # user texts are pinn
         (8700, FORCED, [(5, "result")], None),
         (8000, FORCED, [(5, "result")], 2),
         (7755, FORCED, [(5, "result")], 4),
-        (7000, FORCED, [(5, "result")], 4),
+        (7150, FORCED, [(5, "result")], 4),
         (6850, FORCED, [(5, "result"), (1, "user"), (3, "user")], 9),
         (6800, FORCED, [(5, "result"), (1, "user"), (3, "user")], 9),
         (100, FORCED, [(5, "result"), (1, "user"), (3, "user")], 9),
         (8000, WHOLE, [(5, "result"), (1, "user")], None),
-        (7000, WHOLE, [(5, "result"), (1, "user"), (3, "user")], None),
+        (7150, WHOLE, [(5, "result"), (1, "user"), (3, "user")], None),
         (6000, WHOLE, [(5, "result"), (1, "user"), (3, "user")], 9),
     ],
 )
@@ -238,9 +238,9 @@ def test_what_gives_way_at_the_limit(limit: int, knobs: Knobs, taken: list[tuple
 
 def test_the_limit_may_be_below_the_target() -> None:
     """Where a long answer leaves less than the target, the order is the same and it goes down to the limit."""
-    below = find(scene(LONG), FORCED, target=10**6, limit=7000)
+    below = find(scene(LONG), FORCED, target=10**6, limit=7150)
     assert below is not None
-    assert below == find(scene(LONG), FORCED, target=7000, limit=7000)
+    assert below == find(scene(LONG), FORCED, target=7150, limit=7150)
     assert (kinds(below), below.cut) == ([(5, "result")], 4)
 
 
@@ -248,8 +248,8 @@ def test_the_limit_may_be_below_the_target() -> None:
     ("narrative", "limit", "taken", "narrates"),
     [
         (300, 7900, [(5, "result")], True),
-        (300, 7000, [(5, "result")], False),
-        (50_000, 7000, [(5, "result")], False),
+        (300, 7150, [(5, "result")], False),
+        (50_000, 7150, [(5, "result")], False),
         (50_000, 6800, [(5, "result"), (1, "user"), (3, "user")], False),
     ],
 )
