@@ -36,10 +36,11 @@ _BESIDE_STEPS = 0.25  # of the target for a summary that shares it with steps
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """A plan, and the narrative to be written when the answer has ended."""
+    """A plan, the narrative to be written when the answer has ended, and the tokens of what is sent, if counted."""
 
     plan: Plan
     need: SummaryNeed | None = None
+    tokens: int | None = None
 
 
 class Breaks:
@@ -63,21 +64,24 @@ class Breaks:
         early = _at_once(measures) if is_wished else _ahead(measures, history)
         reduction = self._breaker.reduce(history, ready, early)
         if reduction is None:
-            return Decision(self._unreduced(plan, occasion, measures))
+            return self._unreduced(plan, occasion, measures)
         is_due = is_wished or reduction.before >= trigger
         narrative = await self._narrative(occasion, reduction, is_due=is_due)
         if isinstance(narrative, SummaryNeed):
-            return Decision(plan, narrative)
-        return Decision(self._broken(ready, occasion, measures, reduction, narrative) if is_due else plan)
+            return Decision(plan, narrative, reduction.before)
+        if not is_due:
+            return Decision(plan, tokens=reduction.before)
+        return self._broken(ready, occasion, measures, reduction, narrative)
 
-    def _unreduced(self, plan: Plan, occasion: Occasion, measures: Measures) -> Plan:
+    def _unreduced(self, plan: Plan, occasion: Occasion, measures: Measures) -> Decision:
         """Return the plan of a request in which there is nothing to be done, or nothing to be gained."""
         history = occasion.history
+        tokens = self._breaker.total(history, plan, measures)
         if occasion.known.recognition.ledger.is_wished:
             declined = Declined(history.length + plan.recognition.shift)
-            return msgspec.structs.replace(plan, entries=(*plan.entries, declined))
-        is_over = self._breaker.total(history, plan, measures) > measures.bounds.limit_tokens
-        return msgspec.structs.replace(plan, is_over=is_over)
+            plan = msgspec.structs.replace(plan, entries=(*plan.entries, declined))
+        is_over = tokens > measures.bounds.limit_tokens
+        return Decision(msgspec.structs.replace(plan, is_over=is_over), tokens=tokens)
 
     async def _narrative(
         self, occasion: Occasion, reduction: Reduction, *, is_due: bool
@@ -95,7 +99,7 @@ class Breaks:
 
     def _broken(
         self, plan: Plan, occasion: Occasion, measures: Measures, reduction: Reduction, narrative: Narrated | None
-    ) -> Plan:
+    ) -> Decision:
         """Return the plan with the compaction in it; without the narrative where that would be too much."""
         history, limit = occasion.history, measures.bounds.limit_tokens
         if narrative is not None:
@@ -104,7 +108,7 @@ class Breaks:
         after = self._breaker.total(history, broken, measures)
         if narrative is not None and after > limit:
             return self._broken(plan, occasion, measures, reduction, None)
-        return msgspec.structs.replace(broken, is_over=after > limit)
+        return Decision(msgspec.structs.replace(broken, is_over=after > limit), tokens=after)
 
     async def _measure(self, plan: Plan, occasion: Occasion) -> Measures:
         envelope = occasion.envelope

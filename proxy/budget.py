@@ -51,6 +51,7 @@ class Sent(Struct, frozen=True):
 
     body: bytes
     estimate_tokens: int
+    is_counted: bool = True  # token by token, as limits are compared with; else by size, which teaches nothing
 
 
 class Budget:
@@ -98,7 +99,15 @@ class Budget:
             trigger_tokens=min(limit, int(trigger / ratio)), limit_tokens=limit, target_tokens=int(target / ratio)
         )
 
-    def learn(self, upstream: str, model: str, estimate_tokens: int, usage: dict[str, object] | None) -> bool:
+    def learn(
+        self,
+        upstream: str,
+        model: str,
+        estimate_tokens: int,
+        usage: dict[str, object] | None,
+        *,
+        is_counted: bool = True,
+    ) -> bool:
         """Take in what a request of one round was reported to cost; odd reports are passed over.
 
         Returns whether the report is so low that the upstream may have cut the prompt: then nothing is learnt, and
@@ -110,7 +119,7 @@ class Budget:
         ratio = reported / max(1, estimate_tokens)
         if self._is_suspicious(upstream, model, ratio) and estimate_tokens > _LEAST_TOKENS:
             return self._is_next(upstream, model)
-        if ratio >= _LEAST_RATIO:
+        if is_counted and ratio >= _LEAST_RATIO:
             self._calibration.learn(upstream, model, estimate_tokens, reported)
         return False
 
@@ -136,7 +145,8 @@ class Budget:
         if ratio < _LEAST_RATIO:
             return False
         self._honest.put(key, min(self._honest.get(key) or 1.0, ratio))
-        self._calibration.learn(place.upstream, place.model, sent.estimate_tokens, reported)
+        if sent.is_counted:
+            self._calibration.learn(place.upstream, place.model, sent.estimate_tokens, reported)
         return False
 
     def refused(self, place: Place, refusal: Refusal) -> tuple[str, bytes]:

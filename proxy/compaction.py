@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from policies.offer_compaction import OfferCompaction
-from proxy.breaking import Breaks
+from proxy.breaking import Breaks, Decision
 from proxy.core.breaks import Breaker
 from proxy.core.declaration import OFFER_NAME, OFFER_TOKENS, TOOL_TOKENS
 from proxy.core.envelope import Envelope, Patch, open_envelope, split_list
@@ -74,6 +74,12 @@ class Compacted(msgspec.Struct, frozen=True):
     received_tokens: int
     sent_tokens: int
     need: SummaryNeed | None = None  # a narrative to be written when the answer has ended
+    counted_tokens: int | None = None  # of what is sent, token by token, where that was looked into
+
+    @property
+    def weight(self) -> int:
+        """What is sent, in tokens, as exactly as it is known."""
+        return self.sent_tokens if self.counted_tokens is None else self.counted_tokens
 
     @property
     def edits(self) -> int:
@@ -123,7 +129,7 @@ class Compactor:
         for _ in range(_MOST_RACES):
             known = await self.sessions.recognise(order.identity, history, contested)
             try:
-                plan, ledger, need = await self._decide(order, history, known, situation)
+                decision, ledger = await self._decide(order, history, known, situation)
             except Conflict as conflict:
                 contested = await self.sessions.reload(order.identity.tenant, known.recognition.ledger.id)
                 lost = conflict
@@ -131,10 +137,23 @@ class Compactor:
                 break
         else:
             raise lost
+        plan = decision.plan
         await self._upkeep.renew(order.identity.tenant, ledger, history, plan.stubs)
         body = envelope.body if order.preset.shadow else self._rewriter.rewrite(envelope, history, plan)
         received, sent = self._sizes(envelope, history, plan)
-        compacted = Compacted(order, history, known, plan, ledger, situation, body, received, sent, need)
+        compacted = Compacted(
+            order=order,
+            history=history,
+            known=known,
+            plan=plan,
+            ledger=ledger,
+            situation=situation,
+            body=body,
+            received_tokens=received,
+            sent_tokens=sent,
+            need=decision.need,
+            counted_tokens=decision.tokens,
+        )
         self._note(compacted)
         return compacted
 
@@ -161,25 +180,23 @@ class Compactor:
 
     async def _decide(
         self, order: Order, history: History, known: Known, situation: Situation
-    ) -> tuple[Plan, Ledger, SummaryNeed | None]:
+    ) -> tuple[Decision, Ledger]:
         tenant = order.identity.tenant
         terms = _terms(order, known.recognition.ledger, situation)
         await self._count_large(history, known, terms)
-        plan, need = self._planner.plan(history, known.recognition, known.root, terms), None
+        decision = Decision(self._planner.plan(history, known.recognition, known.root, terms))
         if order.means is not None:
-            # What was answered before is not decided anew, and nothing leaves without need that cannot be read back.
-            is_free = terms.reader is not None and terms.may_offload and known.recognition.known < len(history)
-            means = order.means if is_free else order.means.at_limit()
+            means = _means(order, order.means, history, known, terms)
             last = partial(self._last_body, order.envelope, known, terms)
             occasion = Occasion(history, known, order.envelope, order.preset, means, terms.reader, last)
-            decision = await self._breaks.plan(plan, occasion)
-            plan, need = decision.plan, decision.need
+            decision = await self._breaks.plan(decision.plan, occasion)
+        plan = decision.plan
         if plan.fresh:
             plan = await self._keep_originals(tenant, plan, history, known, terms)
         ledger = known.recognition.ledger
         if plan.entries or ledger.stored < ledger.version:
             ledger = await self.sessions.append(tenant, ledger, plan.entries, known.marks)
-        return plan, ledger, need
+        return msgspec.structs.replace(decision, plan=plan), ledger
 
     def _last_body(self, envelope: Envelope, known: Known, terms: Terms) -> bytes:
         """Return the body that was sent for the known part of a history, as far as that can be told from the ledger."""
@@ -280,6 +297,14 @@ def _use(compacted: Compacted) -> SessionUse:
         reads=0,
         calls=int(counts),
     )
+
+
+def _means(order: Order, means: Means, history: History, known: Known, terms: Terms) -> Means:
+    """Return what a compaction goes by: nothing leaves without need that cannot be read back, or was sent before."""
+    is_wished = order.is_retry or known.recognition.ledger.is_wished
+    if not is_wished and known.recognition.known >= len(history):
+        return means.for_repeat()
+    return means if terms.reader is not None and terms.may_offload else means.at_limit()
 
 
 def _terms(order: Order, ledger: Ledger, situation: Situation) -> Terms:

@@ -65,7 +65,8 @@ class Experience:
 
     async def reported(self, place: Place, sent: Sent, usage: dict[str, object] | None) -> None:
         """Compare our estimate with what an upstream reports; a report that is far too low is looked into."""
-        if self.budget.learn(place.upstream, place.model, sent.estimate_tokens, usage):
+        is_counted = sent.is_counted
+        if self.budget.learn(place.upstream, place.model, sent.estimate_tokens, usage, is_counted=is_counted):
             await self.budget.examine(self._counter, place, sent, usage)
 
     async def _keep(self, tenant: str, fact: str, value: bytes) -> None:

@@ -336,7 +336,7 @@ class _Job:
     async def _learn(self, usage: dict[str, object] | None) -> None:
         compacted = self._compacted
         if compacted is not None:
-            sent = Sent(compacted.body, compacted.sent_tokens)
+            sent = Sent(compacted.body, compacted.weight, is_counted=compacted.counted_tokens is not None)
             await self._experience.reported(self._place(compacted), sent, usage)
 
     @property

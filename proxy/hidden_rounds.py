@@ -70,7 +70,7 @@ class HiddenRounds:
         if shorter is not None:
             self._compacted = shorter
             return True
-        share = (room - self._compacted.sent_tokens) // max(1, len(self._answers))
+        share = (room - self._compacted.weight) // max(1, len(self._answers))
         before = dict(self._shortened)
         for raw in messages:
             fields = split_fields(raw)
@@ -102,7 +102,11 @@ class HiddenRounds:
             return None
         whole = append_messages(open_envelope(self._compacted.body), self._sent(self._hidden))
         texts = await asyncio.to_thread(prompt_texts, whole)
-        return means.bounds.limit_tokens - sum(await self._compactor.counter.count_large(texts)) - _OVERHEAD_TOKENS * len(texts)
+        return (
+            means.bounds.limit_tokens
+            - sum(await self._compactor.counter.count_large(texts))
+            - _OVERHEAD_TOKENS * len(texts)
+        )
 
     async def _answer(self, use: ToolUse, most_tokens: int | None) -> str:
         compacted = self._compacted

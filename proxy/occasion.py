@@ -15,6 +15,8 @@ from proxy.presets import Preset
 from proxy.sessions import Known
 from proxy.summarise import Ask
 
+_BEYOND_DOUBT = 2  # estimates are never so far off
+
 
 class Means(msgspec.Struct, frozen=True):
     """What one request allows: its bounds in tokens as we count them, and who may be asked for a narrative."""
@@ -28,6 +30,14 @@ class Means(msgspec.Struct, frozen=True):
         """Return the means of a request that is compacted only where it would not fit."""
         bounds = msgspec.structs.replace(self.bounds, trigger_tokens=self.bounds.limit_tokens)
         return msgspec.structs.replace(self, bounds=bounds)
+
+    def for_repeat(self) -> Means:
+        """Return the means of a request that was answered before: it fits, whatever is thought of its size today.
+
+        Only what another model can never take is compacted all the same.
+        """
+        most = _BEYOND_DOUBT * self.bounds.limit_tokens
+        return msgspec.structs.replace(self, bounds=Bounds(most, most, self.bounds.target_tokens))
 
     def within(self, tokens: int) -> Means:
         """Return the means of a request that may have so many tokens at most."""

@@ -31,7 +31,7 @@ class Shortener:
 
         `more_tokens` were sent behind the compacted request.
         """
-        refusal = Refusal(overflow, refused.sent_tokens + more_tokens, refused.order.output_tokens)
+        refusal = Refusal(overflow, refused.weight + more_tokens, refused.order.output_tokens)
         place = Place(refused.order.identity.tenant, self._origin, refused.situation.model)
         await self._experience.refuses_length(place, refusal)
         return self._experience.budget.retry_room(self._settings(), refused.order.preset, place, refusal)

@@ -85,3 +85,10 @@ def test_the_block_in_force_is_that_of_this_length() -> None:
     assert occasion(SUMMARISING, 0, early, late).folded == early
     assert occasion(SUMMARISING, 3, early, late).folded == late
     assert occasion(SUMMARISING, 0, late).folded is None
+
+
+def test_a_request_that_was_answered_before_is_left_alone() -> None:
+    """Unless it is far beyond what the model can take; and what cannot be read back leaves only where it must."""
+    repeat, limit = MEANS.for_repeat().bounds, MEANS.at_limit().bounds
+    assert repeat.trigger_tokens == repeat.limit_tokens == 2 * MEANS.bounds.limit_tokens
+    assert limit == Bounds(2_000, 2_000, 100)
