@@ -86,12 +86,16 @@ class Breaks:
     async def _narrative(
         self, occasion: Occasion, reduction: Reduction, *, is_due: bool
     ) -> Narrated | SummaryNeed | None:
-        """Return the narrative for a compaction, or the one to be written first; None where it goes without."""
+        """Return the narrative for a compaction, or the one to be written first; None where it goes without.
+
+        A compaction that somebody asked for is made at once.
+        """
         writer = occasion.writer
         if reduction.cut is None or writer is None:
             return None
         narrative = self._narrator.written(occasion, reduction.cut)
-        if narrative is not None or (is_due and self._narrator.is_lost(occasion)):
+        is_vain = is_due and self._narrator.is_lost(occasion)
+        if narrative is not None or is_vain or occasion.known.recognition.ledger.is_wished:
             return narrative
         if not reduction.is_forced:
             return self._narrator.need(occasion, writer, len(occasion.history))

@@ -39,10 +39,10 @@ class Outcome(msgspec.Struct):
             return f"bypassed; reason={self.bypassed}"
         if self.compacted is None:
             return "none"
-        if self.compacted.plan.is_over:
-            return "bypassed; reason=over_limit"
         made = self.compacted
         new = sum(isinstance(entry, Offloaded | Compacted) for entry in made.plan.entries)
+        if made.plan.is_over and not new:  # a break of the prefix is declared all the same
+            return "bypassed; reason=over_limit"
         if not made.edits and not made.compactions:
             return "none"
         state = "shadow" if made.order.preset.shadow else "applied"

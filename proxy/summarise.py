@@ -47,6 +47,7 @@ _LONGEST_PAUSE_SECONDS = 3600.0
 _MOST_FAILURES = 4096
 _MOST_WRITTEN = 256
 _PROMPT_TOKENS = 600
+_MOST_BYTES = 4_000_000  # of an answer; each token of a stream comes with some three hundred bytes around it
 _SHARE = 0.6  # of the window for a piece of transcript; the rest is for the record so far and the answer
 
 
@@ -215,7 +216,8 @@ class Summariser:
                 log.warning("summary_refused", status=reply.status)
                 return None
             spent = spent.plus(reply.usage)
-            text = checked(reply.text, so_far.text + chunk, need.spoken, self._counter.count)
+            source = so_far.text + chunk
+            text = await asyncio.to_thread(checked, reply.text, source, need.spoken, self._counter.count)
             if text is not None and has_heading(text, wanted):
                 return Told(text, spent)
         return None
@@ -265,7 +267,9 @@ async def read_reply(response: UpstreamResponse) -> Reply:
     if response.status not in _OK:
         await response.close()
         return Reply(response.status)
-    data = await response.read()
+    data = await _read(response)
+    if data is None:
+        return Reply(response.status)
     if not response.is_event_stream:
         value = decode(data)
         return Reply(response.status, _text_of(value, "message"), _usage_of(value))
@@ -278,6 +282,21 @@ async def read_reply(response: UpstreamResponse) -> Reply:
         texts.append(text)
         usage = _usage_of(value) or usage
     return Reply(response.status, "".join(texts), usage)
+
+
+async def _read(response: UpstreamResponse) -> bytes | None:
+    """Return the body, None of one that is far longer than any narrative with all its thoughts."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for data in response:
+            pieces.append(data)
+            size += len(data)
+            if size > _MOST_BYTES:
+                return None
+    finally:
+        await response.close()
+    return b"".join(pieces)
 
 
 def _events(data: bytes) -> list[object]:

@@ -62,7 +62,7 @@ def compact(session: str, config_path: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    click.echo(f"{session}: its next request is compacted (strategy {answer['strategy']})")
+    click.echo(f"{session}: its next request is compacted, if anything is to be gained (strategy {answer['strategy']})")
 
 
 async def _compact(settings: Settings, session: str) -> dict[str, Any]:

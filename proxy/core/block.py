@@ -39,6 +39,7 @@ class Block(msgspec.Struct, frozen=True):
     narrative: str
     refs: Sequence[str]  # of texts that were moved out of the span, newest last
     reader: str | None
+    hidden_pins: int = 0  # messages of the user that are not among the pins
     chosen: int = 0  # how many more messages of the span stand behind it, verbatim
 
 
@@ -52,6 +53,8 @@ def render_block(block: Block) -> str:
     if block.chosen:
         about += f" {block.chosen} more of them follow behind it, in order and as they were."
     parts = [f"<{_NAME} {block.tag}>", about]
+    if block.hidden_pins:
+        parts.append(f"{block.hidden_pins} messages of the user are not shown here: together they are too long.")
     if block.pins:
         pins = [f"--- message {pin.number} · user ---\n{pin.text}" for pin in block.pins]
         parts += ["## What the user said, verbatim", *pins]

@@ -101,12 +101,14 @@ class Breaker:
             for i in range(history.leading, fold.cut)
             if history.facts[i].role == "user" and i != fold.goal and i not in fold.chosen
         ]
+        hidden = sum(i < fold.pins_from for i in fold.leaving(history) if history.facts[i].role == "user")
         shown = {fold.goal, *fold.chosen}
         inside = [e for (i, _), e in sorted(plan.stubs.items()) if i < fold.cut and i not in shown]
         block = Block(
             tag=fold.entry.tag,
             messages=len(fold.leaving(history)),
-            pins=pins,
+            pins=pins[hidden:],
+            hidden_pins=hidden,
             trail=fold.entry.trail,
             narrative=fold.entry.narrative,
             refs=list(dict.fromkeys(e.ref for e in inside)),
@@ -152,6 +154,7 @@ class Breaker:
             ],
             chosen=() if fold is None else fold.chosen,
             reasoning={i: tokens for i, tokens in thoughts.items() if i not in plan.bare},
+            pins_from=0 if fold is None else fold.pins_from,
             past=[c for c in plan.recognition.ledger.compactions if c.made_at <= length],
         )
 
@@ -210,6 +213,7 @@ class Breaker:
             cut=reduction.cut + moved,
             trail=render_trail(act for step in span for act in self._told(history, step).acts),
             pin_tokens=reduction.pin_tokens,
+            pins_from=reduction.pins_from + moved if reduction.pins_from else 0,
             chosen=tuple(index + moved for index in sequence(history, reduction.chosen, reduction.cut)),
         )
 

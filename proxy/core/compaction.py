@@ -76,6 +76,7 @@ class Scene(msgspec.Struct, frozen=True):
     chosen: tuple[int, ...] = ()  # messages in front of `folded` that stay all the same
     reasoning: Mapping[int, int] = {}  # tokens of it by message, where it is still sent
     past: Sequence[Compacted] = ()  # compactions of this history
+    pins_from: int = 0  # index of the first message of the user that the block in force shows
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -99,6 +100,7 @@ class Reduction(msgspec.Struct, frozen=True):
     narrative_tokens: int  # most that a narrative may have
     chosen: tuple[int, ...] = ()  # messages in front of the cut that stay
     bare: int = 0  # index of the first message whose reasoning stays; 0: nothing is cleared
+    pins_from: int = 0  # index of the first message of the user that the block shows
 
 
 class Compaction:
@@ -120,6 +122,7 @@ class Compaction:
         self._pins: dict[int, int] = {}  # what a long pin loses, by message
         self._spared = 0  # tokens that the block in force loses
         self._bare = 0
+        self._pins_from = scene.pins_from
         self._questions: dict[int, tuple[int, ...]] = {}
 
     @property
@@ -159,6 +162,8 @@ class Compaction:
             self._narrative_tokens, narrates = 0, False  # a short one may fit all the same
             cut = self._sacrifice(self._shrink(first))
             chosen, after = self._question(cut), self.total(cut)
+        if is_forced and after > self._aim_tokens:
+            cut, chosen, after = self._without_pins(cut, chosen, after)
         is_made = bool(self._taken) or cut is not None
         if after >= before or (not is_forced and not (is_made and self._pays(before, after))):
             return None
@@ -173,7 +178,34 @@ class Compaction:
             narrative_tokens=min(self._knobs.narrative_tokens, self._share(cut)),
             chosen=chosen,
             bare=self._bare,
+            pins_from=self._pins_from,
         )
+
+    def _latest(self) -> int | None:
+        """Return the last cut there may be, whatever it costs in pins; None where no block is wanted or possible."""
+        cuts = self._cuts(self._scene.folded, self._steps[-1].start) if self._steps and self._knobs.folds else []
+        return next((cut for cut in reversed(cuts) if begins_well(self._scene.history, cut)), None)
+
+    def _without_pins(
+        self, cut: int | None, chosen: tuple[int, ...], after: int
+    ) -> tuple[int | None, tuple[int, ...], int]:
+        """Leave out the oldest words of the user, short as they are, in the block up to this or the last cut.
+
+        Far below the limit, since every further message would break the prefix again otherwise.
+        """
+        last = self._latest() if cut is None else cut
+        if last is None:
+            return cut, chosen, after
+        question, tokens, shown = self._question(last), self.total(last), self._pins_from
+        sums = self._sums or self._sum_up()
+        for index in self._users:
+            if index < last and index not in question and tokens > self._bounds.limit_tokens // 2:
+                tokens -= sums.pins[index + 1] - sums.pins[index]
+                shown = index + 1
+        if tokens >= after:
+            return cut, chosen, after
+        self._pins_from = shown
+        return last, question, tokens
 
     def _pays(self, before: int, after: int) -> bool:
         scene = self._scene
@@ -272,7 +304,7 @@ class Compaction:
         if not self._knobs.folds:
             return cut
         cuts = self._cuts(cut or self._scene.folded, newest)
-        choices = [cut, *sorted(cuts, key=lambda cut: not begins_well(self._scene.history, cut))]
+        choices = [cut, *(cut for cut in cuts if begins_well(self._scene.history, cut))]
         for choice in choices:
             if self.total(choice) <= self._aim_tokens:
                 return choice
@@ -333,7 +365,8 @@ class Compaction:
         for index, facts in enumerate(self._scene.history.facts):
             size, is_in_front = self._sizes[index], index < self._scene.history.leading
             is_kept = not is_in_front and (index == self.goal or facts.role == "system")
-            is_pin = not is_in_front and facts.role == "user" and index != self.goal
+            is_shown = index >= self._scene.pins_from
+            is_pin = not is_in_front and is_shown and facts.role == "user" and index != self.goal
             staying.append(staying[-1] + (size if is_kept else 0))
             pins.append(pins[-1] + (self._pin_tokens(index, size) if is_pin else 0))
         total = self._scene.overhead_tokens + sum(self._sizes)

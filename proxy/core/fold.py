@@ -17,6 +17,7 @@ class Fold(msgspec.Struct, frozen=True):
     goal: int | None
     kept: tuple[int, ...]  # system messages inside the span
     chosen: tuple[int, ...] = ()  # messages of the span that follow on the block verbatim
+    pins_from: int = 0  # index of the first message of the user that the block shows
 
     def leaving(self, history: History) -> list[int]:
         """Return the messages that the block stands for."""
@@ -42,4 +43,4 @@ def make_fold(history: History, entry: Compacted, cut: int) -> Fold:
     kept = tuple(i for i in span if history.facts[i].role == "system")
     shift = cut - (entry.cut or 0)
     chosen = sequence(history, [position + shift for position in entry.chosen], cut)
-    return Fold(entry, cut, goal, kept, chosen)
+    return Fold(entry, cut, goal, kept, chosen, max(0, entry.pins_from + shift))

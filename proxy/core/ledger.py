@@ -117,6 +117,7 @@ class Compacted(Entry, frozen=True, tag="compacted"):
     trail: str = ""
     tag: str = ""
     pin_tokens: int = 1000
+    pins_from: int = 0  # words of the user before this position are not shown: they would not fit
     chosen: tuple[int, ...] = ()  # positions in front of the cut that stay verbatim, behind the block
     bare: int = 0  # assistant messages in front of this position are sent without their reasoning
     before_tokens: int = 0  # of the request, about, without the compaction and with it; 0: nobody counted

@@ -39,6 +39,7 @@ _THOUGHT_TAG: Final = re.compile(r"<(/?)(?:think|thinking|reasoning|analysis)>",
 _NAMED: Final = re.compile(r"(?<![\w./-])/?(?:[\w.-]++/)+[\w.-]+\.\w+|\b\d{5,}\b")
 _HEADING: Final = re.compile(r"^#{1,6} +(.+?)\s*$", re.MULTILINE)
 _CHARACTERS_PER_TOKEN: Final = 4
+_MOST_CHARACTERS: Final = 200_000  # of an answer with all its thoughts
 _SAMPLE_CHARACTERS: Final = 4_000
 _SPOKEN: Final = 0.2  # of the letters of a narrative must be of the conversation's script
 _RELATED_SCRIPTS: Final = {"HIRAGANA": "CJK", "KATAKANA": "CJK"}
@@ -93,7 +94,7 @@ def checked(text: str | None, source: str, spoken: str, count: Callable[[str], i
 
     `source` is all that it may name, `spoken` what the user said, which tells the language; `count` gives tokens.
     """
-    said = _without_thoughts(_storable(text or ""))
+    said = _without_thoughts(_storable((text or "")[:_MOST_CHARACTERS]))
     if not said or _TOOL_SYNTAX.search(said) or _is_data(said) or not is_in_script_of(said, spoken):
         return None
     lines = [line for line in said.splitlines() if all(name in source for name in _NAMED.findall(line))]

@@ -414,6 +414,19 @@ def test_pins_are_never_shortened_for_a_target() -> None:
     assert found.tokens > 4_000
 
 
+def test_words_that_are_too_many_leave_oldest_first() -> None:
+    """However short each of them is: where nothing else helps the oldest are not shown, far below the limit."""
+    chat = [message for _ in range(60) for message in (assistant("ok"), user("u" * 200))]
+    shown = scene([user("g"), *chat])
+    found = find(shown, WHOLE, target=1_000, limit=6_000)
+    assert found is not None
+    assert found.cut is not None
+    assert 0 < found.pins_from < found.cut
+    assert 2_000 < found.tokens <= 3_000
+    later = msgspec.structs.replace(shown, folded=found.cut, pins_from=found.pins_from, block_tokens=1_000)
+    assert total(later, WHOLE, found.cut + 2) < 6_000, "they stay out at the next compaction"
+
+
 def test_trying_is_given_up() -> None:
     """After three compactions in vain only growth or the limit brings another one."""
     shown = scene(WORK, past=[Compacted(made_at=1, before_tokens=13_000, tokens=12_500)] * 3)
@@ -483,7 +496,7 @@ def applied(shown: Scene, found: Reduction) -> Scene:
     for taken in found.taken:
         sizes[taken.message] -= saving(taken)
     stubbed = shown.stubbed | {(taken.message, taken.slot.at) for taken in found.taken}
-    after = msgspec.structs.replace(shown, sizes=sizes, stubbed=stubbed)
+    after = msgspec.structs.replace(shown, sizes=sizes, stubbed=stubbed, pins_from=found.pins_from)
     freed = told_by_user(shown, shown.folded) - told_by_user(after, shown.folded)
     return msgspec.structs.replace(after, block_tokens=shown.block_tokens - freed)
 

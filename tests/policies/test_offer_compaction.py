@@ -84,8 +84,11 @@ async def test_a_short_conversation_is_not_compacted() -> None:
     made = place(asks(), says("done"), says("on"))
     await ask(made, 10)
     assert "nothing is compacted" in made.bodies[1]["messages"][-1]["content"]
-    later = await ask(made, 11)
+    messages = [*talk(10), {"role": "assistant", "content": "done"}, {"role": "user", "content": "go on"}]
+    later = await ask(made, 11, messages=messages)
     assert later.headers["x-ullage-compaction"] == "none"
+    before = made.bodies[1]["messages"]
+    assert made.bodies[2]["messages"][: len(before)] == before, "the model remembers that it asked"
 
 
 async def test_a_store_that_is_down_costs_no_answer() -> None:
