@@ -80,8 +80,7 @@ class Breaks:
         if occasion.known.recognition.ledger.is_wished:
             declined = Declined(history.length + plan.recognition.shift)
             plan = msgspec.structs.replace(plan, entries=(*plan.entries, declined))
-        is_over = tokens > measures.bounds.limit_tokens
-        return Decision(msgspec.structs.replace(plan, is_over=is_over), tokens=tokens)
+        return Decision(plan, tokens=tokens)
 
     async def _narrative(
         self, occasion: Occasion, reduction: Reduction, *, is_due: bool
@@ -112,7 +111,7 @@ class Breaks:
         after = self._breaker.total(history, broken, measures)
         if narrative is not None and after > limit:
             return self._broken(plan, occasion, measures, reduction, None)
-        return Decision(msgspec.structs.replace(broken, is_over=after > limit), tokens=after)
+        return Decision(broken, tokens=after)
 
     async def _measure(self, plan: Plan, occasion: Occasion) -> Measures:
         envelope = occasion.envelope

@@ -180,7 +180,8 @@ class Budget:
         return ratio < _SUSPICIOUS * expected
 
     def _limit_ratio(self, place: Place) -> float:
-        known = self._calibration.limit_ratio(place.upstream, place.model)
+        """Return what counts are multiplied with for limits: an upstream that reports fewer tokens is not believed."""
+        known = max(Calibration.MARGIN, self._calibration.limit_ratio(place.upstream, place.model))
         lesson = self.lessons.find(place)
         return known if lesson is None else max(known, lesson.ratio * Calibration.MARGIN)
 

@@ -191,6 +191,8 @@ class Compactor:
             occasion = Occasion(history, known, order.envelope, order.preset, means, terms.reader, last)
             decision = await self._breaks.plan(decision.plan, occasion)
         plan = decision.plan
+        if order.means is not None and (decision.tokens or 0) > order.means.bounds.limit_tokens:
+            plan = msgspec.structs.replace(plan, is_over=True)
         if plan.fresh:
             plan = await self._keep_originals(tenant, plan, history, known, terms)
         ledger = known.recognition.ledger

@@ -46,11 +46,13 @@ from proxy.shortening import Shortener
 from proxy.store.base import Store, StoreOptions
 from proxy.tenants import Caller, identify
 from proxy.turn import Summary, Turn
+from proxy.units import parse_size
 from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
 
 log = structlog.get_logger()
 
 _OK = range(200, 300)
+_READING_LIMIT = parse_size("85%")
 _STUB_START = STUB_START.encode()
 _VETTED_HOSTS = ("openai.com", "openai.azure.com")
 
@@ -238,7 +240,8 @@ class _Job:
         def window_of(wanted: str) -> int:
             return budget.fitting(settings, self._parts.provider(wanted).target.origin, wanted)
 
-        return Means(bounds, ask, model, window_of)
+        roomy = msgspec.structs.replace(preset, limit=_READING_LIMIT)
+        return Means(bounds, ask, model, window_of, budget.room(settings, roomy, origin, model, asking))
 
     async def _ask(self, body: bytes, *, readable: bool = False) -> UpstreamResponse:
         return await self._open(self._sender.first(body, readable=readable))

@@ -102,11 +102,8 @@ class HiddenRounds:
             return None
         whole = append_messages(open_envelope(self._compacted.body), self._sent(self._hidden))
         texts = await asyncio.to_thread(prompt_texts, whole)
-        return (
-            means.bounds.limit_tokens
-            - sum(await self._compactor.counter.count_large(texts))
-            - _OVERHEAD_TOKENS * len(texts)
-        )
+        sent_tokens = sum(await self._compactor.counter.count_large(texts)) + _OVERHEAD_TOKENS * len(texts)
+        return means.most_tokens - sent_tokens
 
     async def _answer(self, use: ToolUse, most_tokens: int | None) -> str:
         compacted = self._compacted

@@ -25,6 +25,7 @@ class Means(msgspec.Struct, frozen=True):
     ask: Ask
     model: str  # of the request
     window_of: Callable[[str], int]  # of a model, in tokens as we count them
+    most_tokens: int = 1 << 40  # of a round in which something is read, however low the preset's limit is
 
     def at_limit(self) -> Means:
         """Return the means of a request that is compacted only where it would not fit."""
