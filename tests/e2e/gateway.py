@@ -15,7 +15,7 @@ import httpx
 
 from proxy.demo.process import GatewayProcess
 from tests.e2e.answer import Answer
-from tests.fakes.upstream import FakeUpstream, reply_by_default
+from tests.fakes.upstream import FakeUpstream, Received, Reply, answer, reply_by_default
 
 LIMIT_TOKENS = 200  # texts over it are moved out
 READ_TOKENS = 400
@@ -64,6 +64,12 @@ class Upstream(FakeUpstream):
         super().__init__()
         # Connections inherit it; without it what was just written may wait, and be lost when a script cuts.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def note(self, received: Received) -> Reply:
+        """Leave what the gateway asks about windows out of the script; it comes when it likes, without a user agent."""
+        if received.method == "GET" and received.header("user-agent") is None:
+            return answer({"error": {"message": "nothing here"}}, 404)
+        return super().note(received)
 
     def forget(self) -> None:
         """Drop what was received and what was still to be said."""
