@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit, urlunsplit
 
 MASK = "****"
 OPENAI_URL = "https://api.openai.com/v1"
+_PASSWORD_OPTION = re.compile(r"([?&][a-z_]*password=)[^&#]*")
 _ENDPOINTS = (["chat", "completions"], ["responses"], ["messages"])
 
 
@@ -28,7 +30,8 @@ def normalise_base_url(url: str) -> str:
 
 
 def mask_url(url: str) -> str:
-    """Return the URL with its password hidden."""
+    """Return the URL with its password hidden, and those among its options."""
+    url = _PASSWORD_OPTION.sub(rf"\1{MASK}", url)
     try:
         password = urlsplit(url).password
     except ValueError:

@@ -2,42 +2,49 @@
 
 A narrative is asked for shortly before the trigger, when the answer to a request has ended, so that the provider has
 what it needs in its cache. It tells everything up to then; the compaction that uses it may leave the newest of that in
-place. It is written into the ledger, where every later request finds it.
+place. It is written into the ledger, where every later request finds it; by one gateway at a time, as far as the store
+can tell (`claims`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import structlog
 
 from policies.summarise_history import SummariseHistory
+from proxy.claims import Claims
 from proxy.core.envelope import open_envelope
 from proxy.core.history import History
-from proxy.core.ledger import Narrated
-from proxy.core.memo import Memo
+from proxy.core.ledger import Ledger, Narrated
 from proxy.core.narrative import instruction
 from proxy.core.wire.chat import ChatAdapter
 from proxy.core.wire.chat_fork import fork
 from proxy.counting import Counter
-from proxy.errors import StoreError
+from proxy.errors import Conflict, StoreError
 from proxy.occasion import Occasion
 from proxy.sessions import Sessions
-from proxy.summarise import Ask, Summariser, SummaryNeed, Task, Told
+from proxy.summarise import DEADLINE_SECONDS, Ask, Summariser, SummaryNeed, Told
 
 log = structlog.get_logger()
 
 _MOST_OF_SPAN: Final = 0.75
 _MOST_LINKS: Final = 7  # narratives made of narratives, before one is made of the messages again
 _FAILURES_IN_A_ROW: Final = 2
-_KEPT: Final = 4_096
+_POLL_SECONDS: Final = 0.5  # between two looks whether another gateway is ready
+_COMPACTING_SECONDS: Final = 5.0  # until what a request has waited for is in the ledger
 _TRANSCRIPT_CHARACTERS: Final = 240_000
 _MOST_CHARACTERS: Final = 8_000  # of one text in a transcript
 _LEAST_CHARACTERS: Final = 300
 _MOST_SPOKEN: Final = 8
+
+Outcome = Narrated | Literal["elsewhere"] | None
+"""A narrative, none because there is none to be had, or because another gateway writes it."""
+
+Job = asyncio.Future[Outcome]
 
 
 class Narrator:
@@ -47,9 +54,9 @@ class Narrator:
         self._adapter = adapter
         self._sessions = sessions
         self._summariser = Summariser(counter)
-        self._running: dict[tuple[str, str], tuple[SummaryNeed, Task]] = {}  # by tenant and ledger
-        self._newest: Memo[tuple[str, str], int] = Memo(_KEPT)  # cuts of those written here
-        self._keepers: set[asyncio.Future[None]] = set()
+        self._claims = Claims(sessions.store)
+        self._running: dict[tuple[str, str], Job] = {}  # by tenant and ledger
+        self._is_closed = False
 
     def written(self, occasion: Occasion, cut: int) -> Narrated | None:
         """Return the newest narrative that tells most of the span up to the index `cut`."""
@@ -76,25 +83,35 @@ class Narrator:
             cut=occasion.position(cut),
             previous="" if folded is None or is_anew else folded.narrative,
             span=history.prefix(b"", cut - history.leading),
-            pieces=lambda: [self._told(history, index, _most_characters(span)) for index in span],
+            pieces=lambda: [self._tell(history, index, _most_characters(span)) for index in span],
             spoken=self._spoken(history),
             model=model,
             window_tokens=occasion.means.window_of(model),
+            known=_told_in(occasion.known.recognition.ledger),
             prompt=writer.prompt,
             can_fork=writer.model is None and not is_anew,
         )
 
     async def wait(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> Narrated | None:
-        """Return a narrative for a request that cannot wait longer: the one being written, or one of its own."""
+        """Return a narrative for a request that cannot wait longer: the one being written, or one of its own.
+
+        Raises Conflict when another gateway has written one meanwhile, or made the compaction itself.
+        """
         need = self._urgent(occasion, writer, cut)
-        running = self._running.get((need.tenant, need.ledger))
-        task: Task | None
-        need, task = running or (need, self._summariser.begin(need, occasion.means.ask))
-        if task is None:
-            return None
-        done, _ = await asyncio.wait({task}, timeout=writer.wait_seconds)
-        told = task.result() if done else None
-        return None if told is None else _entry(need, told)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + writer.wait_seconds
+        while True:
+            job = self._running.get((need.tenant, need.ledger)) or self._start(need, occasion.means.ask, writer)
+            done, _ = await asyncio.wait({job}, timeout=max(0.0, end - loop.time()))
+            if not done or loop.time() >= end:
+                return None
+            outcome = job.result()
+            if outcome != "elsewhere":
+                return outcome
+            newer = await self._newer(need)
+            if newer is not None:
+                raise Conflict("another gateway was faster", version=newer.version)
+            await asyncio.sleep(max(0.0, min(_POLL_SECONDS, end - loop.time())))
 
     def _urgent(self, occasion: Occasion, writer: SummariseHistory, cut: int) -> SummaryNeed:
         """Return the need of a request that does not fit itself: a fork of the one before it, if that tells most."""
@@ -108,38 +125,69 @@ class Narrator:
 
     def begin(self, need: SummaryNeed, ask: Ask, body: bytes) -> None:
         """Have a narrative written behind `body`, one at a time: a conversation that goes on can use that one."""
-        key = need.tenant, need.ledger
-        # A request that was on its way when the last one was written has not seen that one.
-        if key in self._running or _tells_most(self._newest.get(key) or 0, need.start, need.cut):
+        if (need.tenant, need.ledger) in self._running or self._summariser.rests(need):
             return
         if need.can_fork:
             need = msgspec.structs.replace(need, live=fork(open_envelope(body), instruction(need.prompt)))
-        task = self._summariser.begin(need, ask)
-        if task is not None:
-            self._running[key] = need, task
-            keeper = asyncio.ensure_future(self._keep(need, task))
-            self._keepers.add(keeper)
-            keeper.add_done_callback(self._keepers.discard)
+        self._start(need, ask)
 
     async def close(self) -> None:
         """Stop writing; what is written already is kept."""
+        self._is_closed = True
         await self._summariser.close()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _keep(self, need: SummaryNeed, task: Task) -> None:
-        """Write a narrative into the ledger when it is ready."""
+    def _start(self, need: SummaryNeed, ask: Ask, waiting: SummariseHistory | None = None) -> Job:
+        key = need.tenant, need.ledger
+        job = asyncio.ensure_future(self._write(need, ask, waiting))
+        self._running[key] = job
+        job.add_done_callback(lambda _: self._running.pop(key, None))
+        return job
+
+    async def _write(self, need: SummaryNeed, ask: Ask, waiting: SummariseHistory | None) -> Outcome:
+        """Return a narrative, unless somebody else is at it, or has been since the request was read.
+
+        It is written into the ledger, unless a request is `waiting` and does that itself with its compaction; then the
+        claim outlasts the writing and ends by itself.
+        """
+        name = f"summary|{need.ledger}"
+        seconds = DEADLINE_SECONDS if waiting is None else waiting.wait_seconds + _COMPACTING_SECONDS
+        token = await self._claims.take(need.tenant, name, seconds)
+        if token is None:
+            return "elsewhere"
+        narrated: Narrated | None = None
         try:
-            told = await task
-            if told is None:
-                return
+            if await self._newer(need) is not None:
+                return "elsewhere"
+            narrated = await self._told(need, ask)
+            if narrated is not None and waiting is None:
+                await self._keep(need, narrated)
+        finally:
+            if narrated is None or waiting is None:
+                await self._claims.give_back(need.tenant, name, token)
+        return narrated
+
+    async def _newer(self, need: SummaryNeed) -> Ledger | None:
+        """Return the ledger if it has more narratives or compactions than the request knew of."""
+        try:
+            ledger = await self._sessions.reload(need.tenant, need.ledger)
+        except StoreError:
+            return None
+        return ledger if _told_in(ledger) > need.known else None
+
+    async def _told(self, need: SummaryNeed, ask: Ask) -> Narrated | None:
+        task = None if self._is_closed else self._summariser.begin(need, ask)
+        told = None if task is None else await task
+        return None if told is None else _entry(need, told)
+
+    async def _keep(self, need: SummaryNeed, narrated: Narrated) -> None:
+        """Write a narrative into the ledger."""
+        try:
             ledger = await self._sessions.reload(need.tenant, need.ledger)
             if not any(n.cut == need.cut for n in ledger.narratives):
-                await self._sessions.append_later(need.tenant, ledger, [_entry(need, told)])
-            self._newest.put((need.tenant, need.ledger), need.cut)
+                await self._sessions.append_later(need.tenant, ledger, [narrated])
         except StoreError as error:
             log.warning("summary_not_stored", error=error.message)
-        finally:
-            self._running.pop((need.tenant, need.ledger), None)
 
     def _is_anew(self, occasion: Occasion) -> bool:
         """Tell whether the next narrative is made of the messages themselves, as far as they are still sent."""
@@ -151,7 +199,7 @@ class Narrator:
         texts = (self._adapter.describe(history.messages[i], i, None).text for i in users[-_MOST_SPOKEN:])
         return "\n".join(text[:_MOST_CHARACTERS] for text in texts)
 
-    def _told(self, history: History, index: int, most: int) -> str:
+    def _tell(self, history: History, index: int, most: int) -> str:
         entry = self._adapter.describe(history.messages[index], index, history.tool_of(index))
         calls = "".join(f"\n{call.name} {_shortened(call.arguments, most)}" for call in entry.calls)
         name = f" · {entry.name}" if entry.name else ""
@@ -161,6 +209,10 @@ class Narrator:
 def _entry(need: SummaryNeed, told: Told) -> Narrated:
     spent = told.spent
     return Narrated(need.start, need.cut, told.text, spent.prompt, spent.cached, spent.completion)
+
+
+def _told_in(ledger: Ledger) -> int:
+    return len(ledger.narratives) + len(ledger.compactions)
 
 
 def _links(narratives: Sequence[Narrated]) -> int:

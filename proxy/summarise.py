@@ -91,6 +91,7 @@ class SummaryNeed(msgspec.Struct, frozen=True):
     spoken: str  # what the user said, or a part of it
     model: str
     window_tokens: int
+    known: int = 0  # how many narratives and compactions the ledger had then
     prompt: str | None = None
     can_fork: bool = False  # the request's own model is to tell what it has just seen
     live: tuple[bytes, ...] = ()  # the request forked on the live prefix; the next one where one is refused
@@ -135,13 +136,17 @@ class Summariser:
         known = self._running.get(key) or self._written.get(key)
         if known is not None:
             return known
-        failed = self._failed.get((need.tenant, need.ledger))
-        if failed is not None and failed.until > self._clock():
+        if self.rests(need):
             return None
         task = asyncio.ensure_future(self._write(need, ask))
         self._running[key] = task
         task.add_done_callback(lambda done: self._ended(key, need, done))
         return task
+
+    def rests(self, need: SummaryNeed) -> bool:
+        """Tell whether an earlier failure is too fresh for another try."""
+        failed = self._failed.get((need.tenant, need.ledger))
+        return failed is not None and failed.until > self._clock()
 
     def failures(self, tenant: str, ledger: str) -> int:
         """Return how often in a row no narrative of a conversation was to be had."""

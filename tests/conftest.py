@@ -1,4 +1,4 @@
-"""What all tests share: the event loop they run on, and how hard properties are tried."""
+"""What all tests share: the event loop they run on, how hard properties are tried, an upstream, a Redis server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.fakes.upstream import FakeUpstream
+from tests.store.redis_servers import GIVEN, running
 
 # Two busy cores make single examples slow, so time never decides. `make fuzz` tries a hundred times as hard.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,3 +28,14 @@ def fake() -> Iterator[FakeUpstream]:
     """Give a scripted upstream that serves."""
     with FakeUpstream() as upstream:
         yield upstream
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """Give the URL of a server that tests share, each under its own prefix: one that was given, or one of our own."""
+    given = os.environ.get(GIVEN)
+    if given:
+        yield given
+        return
+    with running() as server:
+        yield server.url

@@ -48,5 +48,8 @@ def test_normalising_twice_changes_nothing() -> None:
 def test_passwords_in_urls_are_hidden() -> None:
     """The password goes, all else stays; a URL without one is not changed."""
     assert mask_url("redis://user:s3cret@host:6379/0") == "redis://user:****@host:6379/0"
+    sentinels = "redis+sentinel://:s3cret@a:1,b/main?sentinel_username=u&sentinel_password=t0p&prefix=p"
+    hidden = "redis+sentinel://:****@a:1,b/main?sentinel_username=u&sentinel_password=****&prefix=p"
+    assert mask_url(sentinels) == hidden
     assert mask_url("sqlite:///var/ullage.db") == "sqlite:///var/ullage.db"
     assert mask_url("http://[broken") == "http://[broken"

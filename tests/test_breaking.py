@@ -112,7 +112,7 @@ async def compact(
 
 async def settled(desk: Desk) -> None:
     """Wait until every narrative that was begun is in the ledger, or will never be."""
-    await asyncio.gather(*desk.compactor._narrator._keepers)
+    await asyncio.gather(*desk.compactor._narrator._running.values())
 
 
 def block(compacted: Compacted) -> str:

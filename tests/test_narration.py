@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
 from policies.summarise_history import SummariseHistory
-from proxy.compaction import Compacted
+from proxy.compaction import Compacted, Compactor
 from proxy.core.ledger import Narrated
+from proxy.errors import Unavailable
+from proxy.store.base import Store, StoreOptions
 from proxy.summarise import Failures, SummaryNeed
 from proxy.upstream import UpstreamResponse
 from tests.fakes.upstream import completion
+from tests.store.redis_servers import RedisPlace
+from tests.store.suite import until
 from tests.test_breaking import (
     BOUNDS,
     STORY,
@@ -27,7 +34,7 @@ from tests.test_breaking import (
     talk,
     tells,
 )
-from tests.test_compaction import Desk
+from tests.test_compaction import COUNTER, Desk, Troubled
 from tests.test_summarise import plain, said
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +67,8 @@ async def test_it_is_asked_for_shortly_before_the_trigger() -> None:
     for steps in range(30, 75):
         writer = Writer(silence)
         await compact(desk, talk(steps), preset(SUMMARISING), writer, bounds)
-        await asyncio.sleep(0)
+        for _ in range(2):  # a claim, and then the question
+            await asyncio.sleep(0)
         asked_at += [steps] * len(writer.asked)
     (first,) = asked_at
     compacted_at, done = 30, Desk()
@@ -218,6 +226,145 @@ async def test_a_transcript_of_very_much_is_bearable() -> None:
     compacted = await compact(Desk(), messages, preset(SUMMARISING), Writer(silence), bounds)
     assert compacted.need is not None
     assert sum(map(len, compacted.need.pieces())) < 400_000
+
+
+@asynccontextmanager
+async def two_desks(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[list[Desk]]:
+    """Run two compactors on one store for a while."""
+    desks = [Desk(), Desk()]
+    place = RedisPlace(request.getfixturevalue("redis_url")) if kind == "redis" else None
+    for desk in desks:
+        store: Store = desks[0].store if place is None else place.store(StoreOptions(), time.time)
+        await store.open()
+        desk.compactor = Compactor(store, b"s" * 32, COUNTER, StoreOptions())
+    try:
+        yield desks
+    finally:
+        for desk in desks:
+            await desk.compactor.close()
+            await desk.compactor.sessions.store.close()
+        if place is not None:
+            place.discard()
+
+
+KINDS = pytest.mark.parametrize("kind", ["memory", pytest.param("redis", marks=pytest.mark.redis)])
+PATIENT = msgspec.structs.replace(SUMMARISING, wait_seconds=20.0)
+
+
+async def asked(*writers: Writer) -> list[object]:
+    """Return all that was asked of anybody."""
+    return [question for writer in writers for question in writer.asked]
+
+
+async def noted(desk: Desk) -> None:
+    """Wait until others find what a gateway has noted."""
+    await desk.compactor.sessions.store.stats()
+
+
+class Slow(Writer):
+    """Tells its story when it is set free."""
+
+    def __init__(self) -> None:
+        super().__init__(self._tell)
+        self.free = asyncio.Event()
+
+    async def _tell(self) -> UpstreamResponse:
+        await self.free.wait()
+        return said(STORY)
+
+
+@KINDS
+async def test_several_gateways_ask_for_one(kind: str, request: pytest.FixtureRequest) -> None:
+    """Of those that answer requests of one conversation the first asks; the others ask nobody, then or later."""
+    slow, other = Slow(), Writer(tells)
+    async with two_desks(kind, request) as desks:
+        await compact(desks[0], talk(62), preset(SUMMARISING), slow)
+        await until(lambda: asked(slow), bool)
+        await noted(desks[0])
+        late = await compact(desks[1], talk(63), preset(SUMMARISING), other)
+        await settled(desks[1])
+        assert other.asked == []
+        slow.free.set()
+        await settled(desks[0])
+        desks[1].compactor.begin_narrative(late)  # which has not seen it
+        await settled(desks[1])
+        assert late.need is not None
+        assert len(await asked(slow, other)) == 1
+        assert [n.text for n in await ledger_of(desks[1], late)] == [STORY]
+        compacted = await compact(desks[1], talk(75), preset(SUMMARISING), other)
+        assert STORY in block(compacted)
+
+
+@KINDS
+async def test_a_request_at_the_limit_waits_for_another_gateway(kind: str, request: pytest.FixtureRequest) -> None:
+    """What that writes is used; nobody is asked twice."""
+    slow, other = Slow(), Writer(tells)
+    async with two_desks(kind, request) as desks:
+        await compact(desks[0], talk(62), preset(SUMMARISING), slow)
+        await until(lambda: asked(slow), bool)
+        await noted(desks[0])
+        waiting = asyncio.ensure_future(compact(desks[1], talk(70), preset(PATIENT), other, TIGHT))
+        await asyncio.sleep(0.3)  # long after it has begun to wait
+        assert not waiting.done()
+        slow.free.set()
+        assert STORY in block(await waiting)
+        assert len(await asked(slow, other)) == 1
+
+
+@KINDS
+async def test_two_requests_at_the_limit_of_two_gateways_ask_once(kind: str, request: pytest.FixtureRequest) -> None:
+    """The one that got no claim goes on with the compaction that the other has made."""
+    writers = [Writer(tells), Writer(tells)]
+    async with two_desks(kind, request) as desks:
+        calls = (compact(desk, talk(60), preset(PATIENT), w, TIGHT) for desk, w in zip(desks, writers, strict=True))
+        one, other = await asyncio.gather(*calls)
+        assert STORY in block(one)
+        assert one.body == other.body
+        assert len(await asked(*writers)) == 1
+
+
+async def test_after_another_gateway_has_failed_a_request_at_the_limit_asks_itself() -> None:
+    """It does not wait for what nobody writes."""
+    desk, writer = Desk(), Writer(tells)
+    known = await desk.compactor.compact(order(desk, talk(62), writer))
+    name = f"summary|{known.ledger.id}"
+    held = await desk.store.claim("t", name, 60.0)
+    assert held is not None
+    waiting = asyncio.ensure_future(compact(desk, talk(70), preset(PATIENT), writer, TIGHT))
+    await asyncio.sleep(0.3)  # long after it has begun to wait
+    assert not waiting.done()
+    assert writer.asked == []
+    await desk.store.release("t", name, held)
+    assert STORY in block(await waiting)
+    assert len(writer.asked) == 1
+
+
+async def test_a_request_at_the_limit_does_not_wait_for_ever() -> None:
+    """Where another gateway takes too long the block goes without a narrative."""
+    desk, writer = Desk(), Writer(tells)
+    known = await desk.compactor.compact(order(desk, talk(62), writer))
+    await desk.store.claim("t", f"summary|{known.ledger.id}", 60.0)
+    compacted = await compact(desk, talk(70), preset(SUMMARISING), writer, TIGHT)
+    assert compacted.compactions == 1
+    assert STORY not in block(compacted)
+    assert writer.asked == []
+
+
+async def test_without_claims_everybody_asks() -> None:
+    """A store that cannot tell who is at it keeps nobody from asking: two summaries are better than none."""
+
+    class Broken(Troubled):
+        """A store without locks."""
+
+        async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
+            """Fail."""
+            raise Unavailable("gone")
+
+    desk, writer = Desk(Broken(StoreOptions(), time.time)), Writer(tells)
+    compacted = await compact(desk, talk(62), preset(SUMMARISING), writer)
+    await settled(desk)
+    assert len(writer.asked) == 1
+    assert [n.text for n in await ledger_of(desk, compacted)] == [STORY]
 
 
 async def test_closing_ends_what_is_being_written() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from proxy.errors import ConfigError
 from proxy.store.base import Clock, Movable, Store, StoreOptions
 from proxy.store.memory import MemoryStore
+from proxy.store.redis_address import SCHEMES, Address, parse_address
 from proxy.store.sealing import Codec
 from proxy.store.sqlite import SqliteStore
 from proxy.store.tier import TierStore
@@ -18,6 +19,7 @@ __all__ = ["Store", "StoreOptions", "open_store"]
 
 POSSIBLE = (
     'use "sqlite:///var/ullage.db" (a path from the working folder), "sqlite:////path/to/file.db", '
+    '"redis://host:6379/0", "redis+sentinel://host,host/service", "redis+cluster://host,host", '
     '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "file:///path/to/folder", "memory:", '
     "or a list of two: a quick one, then a durable one"
 )
@@ -44,6 +46,10 @@ def _open_one(url: str, options: StoreOptions, clock: Clock) -> Movable:
         return MemoryStore(options, clock)
     if scheme == "sqlite":
         return SqliteStore(_sqlite_path(rest), options, clock)
+    if scheme in SCHEMES:
+        from proxy.store.redis import RedisStore  # noqa: PLC0415 - its client takes longer to import than all stores
+
+        return RedisStore(_redis_address(url), options, clock)
     if scheme in OBJECTS and colon:
         return _objects(url, options, clock)
     raise _wrong(f'the scheme "{scheme}:" is not known' if colon else "this is no URL")
@@ -74,6 +80,13 @@ def _sqlite_path(rest: str) -> Path:
     if not path or path.endswith("/") or "\0" in path:
         raise _wrong("the path names no file")
     return Path(path)
+
+
+def _redis_address(url: str) -> Address:
+    try:
+        return parse_address(url)
+    except ValueError as error:
+        raise _wrong(str(error)) from None
 
 
 def _wrong(what: str) -> ConfigError:

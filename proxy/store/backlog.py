@@ -36,7 +36,7 @@ class Batch(Struct):
 
     notes: list[Note] = []
     touches: dict[tuple[str, str], float] = {}  # (tenant, ref) -> when it was used
-    tips: dict[tuple[str, bytes], tuple[str, int]] = {}  # (tenant, key) -> (ledger, length)
+    tips: dict[tuple[str, bytes], dict[str, int]] = {}  # (tenant, key) -> length by ledger, the first one first
     newest: dict[tuple[str, str], int] = {}  # (tenant, ledger) -> greatest length marked
     size_bytes: int = 0
 
@@ -44,14 +44,12 @@ class Batch(Struct):
         return bool(self.notes or self.touches)
 
     def add(self, note: Note) -> None:
-        """Take in a note; a key stays with the ledger that marked it first."""
+        """Take in a note."""
         self.notes.append(note)
         self.size_bytes += sum(len(message.data) for message in note.record)
         ledger = note.use.ledger
         for mark in note.marks:
-            key = (note.tenant, mark.key)
-            if self.tips.get(key, (ledger,))[0] == ledger:
-                self.tips[key] = (ledger, mark.length)
+            self.tips.setdefault((note.tenant, mark.key), {})[ledger] = mark.length
             owner = (note.tenant, ledger)
             self.newest[owner] = max(mark.length, self.newest.get(owner, 0))
 
@@ -98,15 +96,18 @@ class Backlog:
             self._renewed.clear()
         self._renewed[key] = now
 
-    def find(self, tenant: str, keys: Sequence[bytes]) -> dict[bytes, tuple[str, int]]:
-        """Return (ledger, length) for those keys that only wait to be written."""
-        found: dict[bytes, tuple[str, int]] = {}
+    def find(self, tenant: str, keys: Sequence[bytes]) -> dict[bytes, dict[str, int]]:
+        """Return for those keys that wait to be written the length by ledger, the ledger that marked it first first.
+
+        A key belongs to that one, unless it belongs to another one already.
+        """
+        found: dict[bytes, dict[str, int]] = {}
         with self._lock:
             for batch in self._batches():
                 for key in keys:
                     hit = batch.tips.get((tenant, key))
-                    if hit is not None and found.get(key, hit)[0] == hit[0]:
-                        found[key] = hit
+                    if hit is not None:
+                        found.setdefault(key, {}).update(hit)
         return found
 
     def newest(self, tenant: str, ledger: str) -> int:
@@ -151,7 +152,15 @@ class Backlog:
 
 
 def merged(notes: Sequence[Note]) -> list[Note]:
-    """Join the notes of each session into one that has the same effect as all of them in order."""
+    """Join the notes of each session into one that has the same effect as all of them in order.
+
+    Where two ledgers mark one key the order of all notes counts, so they stay as they are.
+    """
+    owners: dict[tuple[str, bytes], str] = {}
+    for note in notes:
+        for mark in note.marks:
+            if owners.setdefault((note.tenant, mark.key), note.use.ledger) != note.use.ledger:
+                return list(notes)
     groups: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         groups.setdefault((note.tenant, note.use.ledger), []).append(note)

@@ -2,8 +2,9 @@
 
 A store keeps, per tenant: *originals* (exact bytes that left a history, by ref), *ledgers* (append-only
 decisions of one session, by id), *tips* (16-byte digests of known histories, each pointing into a ledger),
-the *record* of a session's messages, a *session* row with counters, and *facts*. A session and its ledger
-share one id; the row comes into being with the first original, entry or note of that id.
+the *record* of a session's messages, a *session* row with counters, *facts*, and *locks* that end by
+themselves. A session and its ledger share one id; the row comes into being with the first original, entry or
+note of that id.
 
 Rules that hold for every store and every call:
 
@@ -273,20 +274,21 @@ class Store(Protocol):
     async def delete_session(self, tenant: str | None, session: str) -> bool:
         """Drop a session with its tips, entries, record and the originals that it alone holds; confirmed."""
 
+    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
+        """Take the lock of that name for so many seconds; confirmed. None: it is held, by whomever.
+
+        Returns a fencing token, greater than every one before it for that name, so that what it protects can
+        refuse somebody who held the lock for longer than it was given.
+        """
+
+    async def release(self, tenant: str, name: str, token: int) -> None:
+        """Let go of a lock, if it is still held with that token; confirmed."""
+
     async def put_fact(self, tenant: str, key: str, value: bytes) -> None:
         """Remember something learnt, in place of what was known under that key; confirmed."""
 
     async def facts(self, tenant: str) -> dict[str, bytes]:
         """Return all that was learnt for a tenant."""
-
-    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
-        """Take a lock for some seconds; confirmed. Returns None while somebody holds it, else a token.
-
-        Tokens of one name only grow, so that a holder who was late can be told from the one after.
-        """
-
-    async def release(self, tenant: str, name: str, token: int) -> None:
-        """Give a lock back, if the token is still the one that holds it."""
 
     async def expire(self, now: float) -> int:
         """Drop what was idle for too long at `now`; returns how many sessions and originals went.

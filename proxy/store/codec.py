@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import overload
 
 from proxy.errors import Unavailable
 
@@ -43,6 +44,17 @@ def pack(data: bytes) -> bytes:
         return PLAIN + data
     frame = _compressors.zstd.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
     return ZSTD + frame if len(frame) < len(data) else PLAIN + data
+
+
+@overload
+def storable(text: str) -> str: ...
+@overload
+def storable(text: str | None) -> str | None: ...
+def storable(text: str | None) -> str | None:
+    """Replace lone surrogates, which JSON may carry and UTF-8 cannot."""
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()
 
 
 def unpack(stored: bytes) -> bytes:

@@ -82,7 +82,7 @@ class MemoryStore:
         self._erased: dict[tuple[str, str], bool] = {}
         self._tips: dict[tuple[str, bytes], tuple[Ledger, int]] = {}
         self._facts: dict[str, dict[str, bytes]] = {}
-        self._locks: dict[tuple[str, str], tuple[int, float]] = {}  # token of the last holder, and until when
+        self._claims: dict[tuple[str, str], tuple[int, float]] = {}  # token, and when the lock ends
         self._kept_bytes: dict[str, int] = {}  # per tenant: originals and entries
         self._record_bytes: dict[str, int] = {}
         self._number = 0
@@ -296,6 +296,21 @@ class MemoryStore:
             self._drop_ledger(known)
         return bool(found)
 
+    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
+        """Take a lock."""
+        now = self._clock()
+        self._claims = {key: claim for key, claim in self._claims.items() if claim[1] > now}
+        if (tenant, name) in self._claims:
+            return None
+        token = self._next()
+        self._claims[tenant, name] = (token, now + seconds)
+        return token
+
+    async def release(self, tenant: str, name: str, token: int) -> None:
+        """Let go of a lock."""
+        if self._claims.get((tenant, name), (None, 0.0))[0] == token:
+            del self._claims[tenant, name]
+
     async def put_fact(self, tenant: str, key: str, value: bytes) -> None:
         """Set a fact."""
         self._facts.setdefault(tenant, {})[key] = value
@@ -303,19 +318,6 @@ class MemoryStore:
     async def facts(self, tenant: str) -> dict[str, bytes]:
         """Return facts."""
         return dict(self._facts.get(tenant, {}))
-
-    async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
-        """Take a lock."""
-        token, until = self._locks.get((tenant, name), (0, 0.0))
-        if until > self._clock():
-            return None
-        self._locks[tenant, name] = (token + 1, self._clock() + seconds)
-        return token + 1
-
-    async def release(self, tenant: str, name: str, token: int) -> None:
-        """Give a lock back."""
-        if self._locks.get((tenant, name), (0, 0.0))[0] == token:
-            self._locks[tenant, name] = (token, 0.0)
 
     # -- moving
 

@@ -36,6 +36,7 @@ from proxy.store.base import (
     StoreStats,
     Tip,
 )
+from proxy.store.codec import storable
 from proxy.store.objects_blobs import Blobs
 from proxy.store.objects_bucket import ANSWER, Bucket
 from proxy.store.objects_index import room_left, unknown_refs
@@ -55,7 +56,7 @@ from proxy.store.objects_log import (
 from proxy.store.objects_sweep import sweep_blobs
 from proxy.store.objects_turn import Turn, expire_some
 from proxy.store.objects_writer import Writer
-from proxy.store.sqlite_changes import storable
+from proxy.store.sqlite_locks import is_held
 from proxy.store.sqlite_reader import Reader
 from proxy.store.sqlite_tips import find_tips
 
@@ -200,6 +201,10 @@ class ObjectsStore:
     async def find_tips(self, tenant: str, keys: Sequence[bytes]) -> list[Tip]:
         """Look keys up in the backlog and in the index."""
         await self._writer.refresh()
+        return await self.glance_tips(tenant, keys)
+
+    async def glance_tips(self, tenant: str, keys: Sequence[bytes]) -> list[Tip]:
+        """Do the same in this copy of the index as it is; part of what a tier asks for (`Copied`)."""
         return find_tips(self._reader, self._backlog, tenant, keys)
 
     async def load_ledger(self, tenant: str, ledger: str, after: int = 0) -> list[bytes]:
@@ -295,11 +300,17 @@ class ObjectsStore:
     async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
         """Take a lock: the order of the log decides."""
         change = Claim(tenant, name, self._clock(), seconds)
-        token: int | None = await self._writer.submit(lambda turn: turn.do(change))
-        return token
+
+        def wish(turn: Turn) -> int | None:
+            if is_held(turn.db, (tenant, name), change.at):  # who only asks writes nothing
+                return None
+            token: int = turn.do(change)
+            return token
+
+        return await self._writer.submit(wish)
 
     async def release(self, tenant: str, name: str, token: int) -> None:
-        """Give a lock back."""
+        """Let go of a lock."""
         await self._writer.submit(lambda turn: turn.do(Release(tenant, name, token)))
 
     async def expire(self, now: float) -> int:

@@ -75,8 +75,8 @@ def connect(path: Path, *, fresh: bool) -> sqlite3.Connection:
     """Open a copy of the index; a fresh one is empty."""
     connection = connect_writer(path)
     connection.execute("PRAGMA synchronous=OFF")  # it can always be made again
+    prepare(connection)  # a snapshot may be of an older schema
     if fresh:
-        prepare(connection)
         connection.executescript(_TABLES)
     return connection
 

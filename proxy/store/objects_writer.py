@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 from proxy.errors import ConfigError, ProxyError, StoreError, Unavailable
 from proxy.store.backlog import Backlog, Batch, Note, merged
 from proxy.store.base import Clock, StoreOptions
+from proxy.store.codec import storable
 from proxy.store.objects_blobs import join_messages
 from proxy.store.objects_bucket import Bucket
 from proxy.store.objects_fold import crowds, fold
@@ -33,7 +34,6 @@ from proxy.store.objects_log import AnyChange, Collected, Touch, Use, blob_key, 
 from proxy.store.objects_replica import Replica
 from proxy.store.objects_turn import Turn, count_use, expire_some
 from proxy.store.sealing import Codec
-from proxy.store.sqlite_changes import storable
 from proxy.store.sqlite_expiry import BEFORE_ALL_TIPS, sweep_tips
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ a value belongs to (its *context*: tenant, ref or ledger) goes into the key that
 so a value that somebody moves to another tenant or under another name does not open. The first key seals, all open;
 values from before the first key are plain packed ones and still open.
 
-An object store seals all that it keeps. An embedded one seals originals, entries and the record; names, figures, facts
-and the secret stay readable in its file.
+An object store seals all that it keeps. An embedded one and Redis seal originals, entries and the record; names,
+figures, facts and the secret stay readable there.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class SqliteStore:
         return await self._writer.submit(lambda db: claim(db, (tenant, name), self._clock(), seconds), durable=False)
 
     async def release(self, tenant: str, name: str, token: int) -> None:
-        """Give a lock back."""
+        """Let go of a lock."""
         await self._writer.submit(lambda db: release(db, (tenant, name), token), durable=False)
 
     # -- moving

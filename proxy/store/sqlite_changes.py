@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from proxy.errors import Conflict, Full
 from proxy.store.base import Clock, Mark, Original, StoreOptions
+from proxy.store.codec import storable
 from proxy.store.sqlite_schema import SLOT_BITS
 
 _HALVES = struct.Struct("<qq")
@@ -200,10 +201,3 @@ def _grow_ledger(connection: sqlite3.Connection, owner: int, ledger: int, done: 
     )
     connection.execute("UPDATE tenant SET kept_bytes = kept_bytes + ? WHERE id = ?", (size_bytes, owner))
     return version
-
-
-def storable(text: str | None) -> str | None:
-    """Replace lone surrogates, which JSON may carry and UTF-8 cannot."""
-    if text is None or text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode()

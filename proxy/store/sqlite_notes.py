@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from proxy.store.backlog import Batch, Note, merged
 from proxy.store.base import Recorded, StoreOptions
-from proxy.store.sqlite_changes import Stored, set_tips, storable, tenant_id
+from proxy.store.codec import storable
+from proxy.store.sqlite_changes import Stored, set_tips, tenant_id
 from proxy.store.sqlite_schema import SLOT_BITS, concerns_all
 
 _NOTE = """

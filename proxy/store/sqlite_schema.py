@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from proxy.errors import ConfigError, Full, StoreError, Unavailable
 
-SCHEMA = 1
+SCHEMA = 2
 PATIENCE = 0.45  # seconds to wait for another process's transaction
 POLL = 0.002  # seconds between attempts to begin one
 GLANCE = 0.05  # the same for reads on the event loop, where hardly anything can make them wait
@@ -66,10 +66,20 @@ CREATE INDEX hold_ledger ON hold (ledger, original);
 CREATE TABLE erased (ref TEXT, tenant INTEGER, at REAL NOT NULL, PRIMARY KEY (ref, tenant)) WITHOUT ROWID;
 CREATE TABLE fact (tenant INTEGER, key TEXT, value BLOB NOT NULL, PRIMARY KEY (tenant, key)) WITHOUT ROWID;
 """
+CLAIMS = """
+CREATE TABLE claim (
+    token INTEGER PRIMARY KEY AUTOINCREMENT, tenant INTEGER NOT NULL, name TEXT NOT NULL, until REAL NOT NULL,
+    UNIQUE (tenant, name))
+"""
 
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Mapping[int, Migration] = {}
+
+def _add_claims(connection: sqlite3.Connection) -> None:
+    connection.execute(CLAIMS)
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _add_claims}
 """For each older schema, the step to the next one; each runs inside the transaction that also raises the number."""
 
 
@@ -168,6 +178,7 @@ def _schema_of(connection: sqlite3.Connection) -> int | None:
 def _create(connection: sqlite3.Connection, schema: int) -> None:
     for statement in TABLES.split(";"):
         connection.execute(statement)
+    _add_claims(connection)
     connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
 
 

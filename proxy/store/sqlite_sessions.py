@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 
 from proxy.store.base import Session
-from proxy.store.sqlite_changes import storable, tenant_id
+from proxy.store.codec import storable
+from proxy.store.sqlite_changes import tenant_id
 
 _PUT = """
 INSERT INTO ledger (tenant, name, created, used, renewed, newest, key, model, format, preset,

@@ -19,12 +19,13 @@ def find_tips(reader: Reader, backlog: Backlog, tenant: str, keys: Sequence[byte
     owner = reader.owner(tenant)
     tips = queries.find_tips(reader, owner, keys) if owner is not None else {}
     if behind:
-        for key, (ledger, length) in waiting.items():
+        for key, lengths in waiting.items():
             known = tips.get(key)
             if known is None:
+                ledger, length = next(iter(lengths.items()))
                 tips[key] = Tip(key, ledger, length, _UNKNOWN, 0)
-            elif known.ledger == ledger:
-                tips[key] = Tip(key, ledger, length, known.version, known.newest)
+            elif known.ledger in lengths:
+                tips[key] = Tip(key, known.ledger, lengths[known.ledger], known.version, known.newest)
         states = _states(reader, owner, tips)
         for key, tip in tips.items():
             version, newest = states[tip.ledger]

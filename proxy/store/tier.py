@@ -1,10 +1,10 @@
 """Two stores as one: a durable one that holds everything, and a hot one that answers first.
 
-The durable store decides: who may append, what fits, what is erased, what lists show. A change counts once that store
-has confirmed it, and then goes to the hot one as well, so an original that a stub refers to is in both while both are
-well. The hot store holds ledgers, tips, originals, facts and the secret, but not the record of messages. What it has
-lost (it was emptied, or full, or away) comes back from the durable one when it is asked for, and an append that finds
-it behind mends it.
+The durable store decides: who may append, what fits, what is erased, who holds a lock, what lists show. A change counts
+once that store has confirmed it, and then goes to the hot one as well, so an original that a stub refers to is in both
+while both are well. The hot store holds ledgers, tips, originals, facts and the secret, but not the record of messages.
+What it has lost (it was emptied, or full, or away) comes back from the durable one when it is asked for, and an append
+that finds it behind mends it (see `tier_life` for how an emptied one is noticed).
 
 Without the hot store everything goes on, slower. Without the durable one nothing new is stored (Unavailable), while
 ledgers, tips, originals and facts are still read from the hot one.
@@ -12,12 +12,13 @@ ledgers, tips, originals and facts are still read from the hot one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
 
-from proxy.errors import Conflict, StoreError, Unavailable
+from proxy.errors import Conflict, Full, StoreError, Unavailable
 from proxy.store.base import (
     Erased,
     Mark,
@@ -31,11 +32,12 @@ from proxy.store.base import (
     StoreStats,
     Tip,
 )
+from proxy.store.tier_life import glance, lacks, name_life
 
 T = TypeVar("T")
 
 MOST_BEHIND = 10_000  # ledgers that are remembered as behind
-MOST_SOUND = 100_000  # ledgers that are remembered as compared
+TENANTS = 32  # asked at a time, when all are
 
 _log = structlog.get_logger(__name__)
 _Ledger = tuple[str, str]
@@ -47,9 +49,9 @@ class TierStore:
     def __init__(self, hot: Movable, durable: Movable) -> None:
         self._hot = hot
         self._durable = durable
-        self._is_hot_well = True
+        self._trouble: StoreError | None = None  # of the hot store
+        self._life: bytes | None = None  # of the hot store, when the durable one was read last
         self._behind: dict[_Ledger, None] = {}  # of the hot store, for what it did not take
-        self._sound: dict[_Ledger, None] = {}  # compared once since this process began
 
     async def open(self) -> None:
         """Open both; the hot one may be away."""
@@ -110,14 +112,8 @@ class TierStore:
 
     async def _warm_original(self, tenant: str, original: Original) -> None:
         """Keep an original hot, which is no use of its session."""
-        session = await self._durable.get_session(tenant, original.ledger)
-
-        async def fill() -> None:
-            await self._hot.put_originals(tenant, [original])
-            if session is not None:
-                await self._hot.put_session(session, 0)
-
-        await self._try_hot(fill)
+        if await self._try_hot(lambda: self._hot.put_originals(tenant, [original])) and original.ledger:
+            await self._settle(tenant, original.ledger, 0)
 
     async def missing_originals(self, tenant: str, refs: Sequence[str]) -> frozenset[str]:
         """Look up in the hot store, and what it lacks in the durable one."""
@@ -126,11 +122,27 @@ class TierStore:
 
     async def erase_original(self, tenant: str | None, ref: str) -> bool:
         """Erase in both; raises Unavailable as long as one of them may still hold the bytes."""
+        owners = [tenant] if tenant is not None else await self._owners(ref)
+        return any([await self._erase(owner, ref) for owner in owners])
+
+    async def _erase(self, tenant: str, ref: str) -> bool:
         in_durable = await self._durable.erase_original(tenant, ref)
         in_hot = await self._hot.erase_original(tenant, ref)
-        if in_hot and not in_durable and tenant is not None:
+        if in_hot and not in_durable:
             await self._durable.put_erased(tenant, [ref])
+        if in_durable and not in_hot:  # whoever has just read it would make it hot again
+            await self._hot.put_erased(tenant, [ref])
         return in_durable or in_hot
+
+    async def _owners(self, ref: str) -> list[str]:
+        """Return the tenants that have a ref, or had one that was erased."""
+        tenants = sorted({*await self._durable.tenants(), *await self._hot.tenants()})
+        found: list[str] = []
+        for start in range(0, len(tenants), TENANTS):
+            some = tenants[start : start + TENANTS]
+            lacking = await asyncio.gather(*(self.missing_originals(tenant, [ref]) for tenant in some))
+            found += [tenant for tenant, missing in zip(some, lacking, strict=True) if not missing]
+        return found
 
     async def list_originals(self, tenant: str | None, ledger: str | None, page: PageRequest) -> Page[Original]:
         """List what the durable store holds."""
@@ -144,37 +156,43 @@ class TierStore:
     # -- ledgers
 
     async def find_tips(self, tenant: str, keys: Sequence[bytes]) -> list[Tip]:
-        """Look up in the hot store; where it knows none, or only a ledger that looks new, in the durable one, too."""
+        """Look up in the hot store; where it knows none, or has lost something, in the durable one."""
         await self._mend()
-        unknown: list[Tip] = []
-        tips = await self._ask_hot(lambda: self._hot.find_tips(tenant, keys), unknown)
-        if tips and not any(tip.version == 0 and (tenant, tip.ledger) not in self._sound for tip in tips):
-            return tips
+        tips = await self._ask_hot(lambda: self._hot.find_tips(tenant, keys), None)
+        life = await self._ask_hot(lambda: name_life(self._hot), None)  # after that: so it is the life that told them
+        hot = {tip.key: tip for tip in tips or []}
+        if hot and life is not None and life == self._life and not await self._is_behind(tenant, keys, hot):
+            return list(hot.values())
         try:
             kept = await self._durable.find_tips(tenant, keys)
         except Unavailable:
-            if self._is_hot_well:
+            if tips is not None:
                 return tips
             raise
-        for tip in kept:
-            self._remember(self._sound, (tenant, tip.ledger), MOST_SOUND)
-        if [tip for tip in kept if tip not in tips]:
-            for ledger in dict.fromkeys(tip.ledger for tip in kept):
-                await self._warm(tenant, ledger)
-            return kept
-        return tips
+        self._life = life
+        if tips is not None and not any(lacks(hot, tip) or hot[tip.key].version > tip.version for tip in kept):
+            return tips
+        for ledger in dict.fromkeys(tip.ledger for tip in kept):
+            await self._warm(tenant, ledger)
+        return kept
+
+    async def _is_behind(self, tenant: str, keys: Sequence[bytes], hot: Mapping[bytes, Tip]) -> bool:
+        """Whether the durable store is known to have more than the hot one says."""
+        try:
+            return any(lacks(hot, tip) for tip in await glance(self._durable, tenant, keys))
+        except StoreError:
+            return True
 
     async def load_ledger(self, tenant: str, ledger: str, after: int = 0) -> list[bytes]:
         """Read from the hot store; where it has nothing, from the durable one."""
         await self._mend()
-        nothing: list[bytes] = []
-        entries = await self._ask_hot(lambda: self._hot.load_ledger(tenant, ledger, after), nothing)
+        entries = await self._ask_hot(lambda: self._hot.load_ledger(tenant, ledger, after), None)
         if entries:
             return entries
         try:
             kept = await self._durable.load_ledger(tenant, ledger, after)
         except Unavailable:
-            if self._is_hot_well:
+            if entries is not None:
                 return entries
             raise
         if kept:
@@ -190,14 +208,14 @@ class TierStore:
         except Conflict:
             await self._warm(tenant, ledger)
             raise
-        self._remember(self._sound, (tenant, ledger), MOST_SOUND)
         try:
             await self._hot.append_ledger(tenant, ledger, at, entries, marks)
         except Conflict:
             await self._warm(tenant, ledger)
         except StoreError as error:
             self._lost(error)
-            self._remember(self._behind, (tenant, ledger), MOST_BEHIND)
+            if len(self._behind) < MOST_BEHIND:
+                self._behind[tenant, ledger] = None
         return version
 
     def note(self, tenant: str, use: SessionUse, marks: Sequence[Mark], record: Sequence[Recorded]) -> None:
@@ -206,22 +224,38 @@ class TierStore:
         self._durable.note(tenant, use, marks, record)
 
     async def _warm(self, tenant: str, ledger: str) -> None:
-        """Bring a ledger of the hot store to what the durable one has."""
-        entries = await self._durable.load_ledger(tenant, ledger)
-        tips = await self._durable.list_tips(tenant, [ledger])
-        session = await self._durable.get_session(tenant, ledger)
+        """Bring a ledger of the hot store to what the durable one has, as far as both answer."""
+        there = await self._ask_hot(lambda: self._hot.load_ledger(tenant, ledger), None)
+        if there is None:
+            return
+        try:
+            entries = await self._durable.load_ledger(tenant, ledger)
+            tips = await self._durable.list_tips(tenant, [ledger])
+        except StoreError:
+            return  # whoever needs that store learns why
+        newest = max((tip.newest for tip in tips), default=0)
         marks = [Mark(tip.key, tip.length) for tip in sorted(tips, key=lambda tip: tip.length)]
 
         async def fill() -> None:
-            there = len(await self._hot.load_ledger(tenant, ledger))
-            if there > len(entries):  # of an earlier life of the ledger, which the durable store has dropped
+            known = len(there)
+            if there != entries[:known]:  # of an earlier life of the ledger, which the durable store has dropped
                 await self._hot.delete_session(tenant, ledger)
-                there = 0
-            await self._hot.append_ledger(tenant, ledger, there, entries[there:], marks)
-            if session is not None and tips:
-                await self._hot.put_session(session, tips[0].newest)
+                known = 0
+            await self._hot.append_ledger(tenant, ledger, known, entries[known:], marks)
 
-        await self._try_hot(fill)
+        if await self._try_hot(fill):
+            await self._settle(tenant, ledger, newest)
+
+    async def _settle(self, tenant: str, ledger: str, newest: int) -> None:
+        """Give what was made hot the row of its session; or drop it, if somebody has deleted that meanwhile."""
+        try:
+            session = await self._durable.get_session(tenant, ledger)
+        except StoreError:
+            return
+        if session is None:
+            await self._try_hot(lambda: self._hot.delete_session(tenant, ledger))
+        else:
+            await self._try_hot(lambda: self._hot.put_session(session, newest))
 
     async def _mend(self) -> None:
         """Bring the ledgers up to date that the hot store did not take while it was away."""
@@ -246,9 +280,9 @@ class TierStore:
 
     async def delete_session(self, tenant: str | None, session: str) -> bool:
         """Delete in both; raises Unavailable as long as one of them may still hold it."""
-        done = await self._durable.delete_session(tenant, session)
-        await self._hot.delete_session(tenant, session)
-        return done
+        in_durable = await self._durable.delete_session(tenant, session)
+        in_hot = await self._hot.delete_session(tenant, session)
+        return in_durable or in_hot
 
     async def put_fact(self, tenant: str, key: str, value: bytes) -> None:
         """Set in both."""
@@ -263,18 +297,12 @@ class TierStore:
             return await self._hot.facts(tenant)
 
     async def claim(self, tenant: str, name: str, seconds: float) -> int | None:
-        """Take a lock of the hot store; while that is away, of the durable one."""
-        try:
-            return await self._hot.claim(tenant, name, seconds)
-        except Unavailable as error:
-            self._lost(error)
-            return await self._durable.claim(tenant, name, seconds)
+        """Take a lock of the durable store: an emptied one would give it away twice."""
+        return await self._durable.claim(tenant, name, seconds)
 
     async def release(self, tenant: str, name: str, token: int) -> None:
-        """Give a lock back where it was taken."""
-        await self._try_hot(lambda: self._hot.release(tenant, name, token))
-        if not self._is_hot_well:
-            await self._durable.release(tenant, name, token)
+        """Let go of a lock."""
+        await self._durable.release(tenant, name, token)
 
     async def expire(self, now: float) -> int:
         """Expire in both."""
@@ -283,7 +311,7 @@ class TierStore:
 
     async def stats(self) -> StoreStats:
         """Return the totals of the durable store, once both have written what was written behind."""
-        await self._try_hot(self._hot.stats)
+        await self._ask_hot(self._hot.stats, None)
         return await self._durable.stats()
 
     # -- moving
@@ -319,7 +347,8 @@ class TierStore:
         except StoreError as error:
             self._lost(error)
             return otherwise
-        self._found()
+        if not isinstance(self._trouble, Full):  # a full store answers, and takes nothing
+            self._found()
         return answer
 
     async def _try_hot(self, call: Callable[[], Awaitable[object]]) -> bool:
@@ -333,20 +362,14 @@ class TierStore:
         return True
 
     def _lost(self, error: StoreError) -> None:
-        if self._is_hot_well and not isinstance(error, Conflict | _NoSecret):
-            self._is_hot_well = False
+        if self._trouble is None and not isinstance(error, Conflict | _NoSecret):
+            self._trouble = error
             _log.warning("hot_store_fails", reason=error.message)
 
     def _found(self) -> None:
-        if not self._is_hot_well:
-            self._is_hot_well = True
+        if self._trouble is not None:
+            self._trouble = None
             _log.info("hot_store_works_again")
-
-    @staticmethod
-    def _remember(ledgers: dict[_Ledger, None], ledger: _Ledger, most: int) -> None:
-        if len(ledgers) >= most:
-            del ledgers[next(iter(ledgers))]
-        ledgers[ledger] = None
 
 
 class _NoSecret(StoreError):

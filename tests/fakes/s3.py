@@ -9,11 +9,14 @@ import sys
 import threading
 import time
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
+
+from obstore.store import S3Store
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 START_SECONDS = 30.0
+SLOW_SECONDS = 0.15
 
 
 class S3Server:
@@ -69,11 +72,21 @@ class S3Server:
         return f"s3://bucket/{name}?endpoint={endpoint or self.endpoint}"
 
 
+def contents(place: str) -> bytes:
+    """Return all names and bytes of the objects of a place, as the server has them."""
+    parts = urlsplit(place)
+    (endpoint,) = parse_qs(parts.query)["endpoint"]
+    bucket = S3Store(parts.netloc, endpoint=endpoint, client_options={"allow_http": True})
+    names = [each["path"] for each in bucket.list(parts.path.strip("/")).collect()]
+    return b"\n".join(part for name in names for part in (name.encode(), bytes(bucket.get(name).bytes())))
+
+
 class Troublemaker:
     """A TCP relay to a server whose answers can be spoilt; `trouble` is set by the test and read for each request.
 
-    "": pass on; "500", "403": answer so instead of the server; "silent": never answer; "cut": break off in the middle
-    of the answer; "lost": let the server take what is put, and break off before any of its answer.
+    "": pass on; "slow": after a while; "500", "403": answer so instead of the server; "silent": never answer;
+    "cut": break off in the middle of the answer; "lost": let the server take what is put, and break off before any of
+    its answer.
     """
 
     def __init__(self, server: str) -> None:
@@ -83,6 +96,7 @@ class Troublemaker:
         self._threads: list[threading.Thread] = []
         self._open: list[socket.socket] = []
         self.trouble = ""
+        self.requests = 0
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
@@ -128,12 +142,15 @@ class Troublemaker:
 
     def _answer(self, request: bytes) -> bytes | None:
         trouble = self.trouble
+        self.requests += 1
         if trouble.isdigit():
             return f"HTTP/1.1 {trouble} Trouble\r\ncontent-length: 0\r\n\r\n".encode()
         if trouble == "silent":
             while self.trouble == "silent" and self._listener.fileno() >= 0:
                 time.sleep(0.02)
             return None
+        if trouble == "slow":
+            time.sleep(SLOW_SECONDS)
         with socket.create_connection(self._server) as server:
             head, _, rest = request.partition(b"\r\n")
             server.sendall(head + b"\r\nconnection: close\r\n" + rest)

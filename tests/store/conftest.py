@@ -1,4 +1,4 @@
-"""What the tests of stores share: a server of the S3 protocol."""
+"""Servers for all tests of stores: of the S3 protocol, a Redis cluster; each starts when a test asks for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.s3 import CREDENTIALS, S3Server
+from tests.store.redis_servers import Server, running_cluster
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,10 @@ def s3() -> Iterator[S3Server]:
             for name, value in CREDENTIALS.items():
                 environ.setenv(name, value)
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[list[Server]]:
+    """Give the nodes of a cluster that tests share."""
+    with running_cluster() as servers:
+        yield servers

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from msgspec import structs
 
-from proxy.store.base import StoreOptions
+from proxy.store import open_store
+from proxy.store.base import Movable, StoreOptions
 from proxy.store.objects import ObjectsStore
+from proxy.store.redis import RedisStore
+from proxy.store.redis_address import parse_address
 from proxy.store.sqlite import SqliteStore
 from proxy.store.tier import TierStore
-
-PASSPHRASE = "correct horse battery staple"
+from tests.store.redis_servers import PASSPHRASE, RedisPlace, Server
 
 
 class FolderPlace:
@@ -75,12 +77,55 @@ class EncryptedFilePlace:
         shutil.rmtree(self.folder)
 
 
-class TierPlace:
-    """A file before a folder or a server."""
+class ServersPlace:
+    """A prefix on a Redis server before one in a bucket, opened by their URLs."""
 
     shared = True
 
-    def __init__(self, durable: FolderPlace | ServerPlace) -> None:
+    def __init__(self, redis: RedisPlace, durable: ServerPlace) -> None:
+        self.redis = redis
+        self.durable = durable
+
+    def store(self, options: StoreOptions, clock: Callable[[], float]) -> Movable:
+        """Make a store on both."""
+        return open_store([self.redis.url, self.durable.url], options, clock=clock)
+
+    def discard(self) -> None:
+        """Delete both."""
+        self.redis.discard()
+        self.durable.discard()
+
+
+class ForgetfulPlace:
+    """A Redis server before a folder; the machine empties the server whenever it likes."""
+
+    shared = True
+
+    def __init__(self, server: Server) -> None:
+        self.durable = FolderPlace()
+        self._server = server
+
+    def forget(self) -> None:
+        """Empty the server."""
+        self._server.client.flushall()
+
+    def store(self, options: StoreOptions, clock: Callable[[], float]) -> TierStore:
+        """Make a store on both."""
+        hot = RedisStore(parse_address(self._server.url), options, clock)
+        return TierStore(hot, self.durable.store(options, clock))
+
+    def discard(self) -> None:
+        """Empty the server, and delete the folder."""
+        self.forget()
+        self.durable.discard()
+
+
+class TierPlace:
+    """A file before a folder."""
+
+    shared = True
+
+    def __init__(self, durable: FolderPlace) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="store-"))
         self.durable = durable
 

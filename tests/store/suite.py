@@ -14,17 +14,19 @@ from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 import pytest
+from msgspec import structs
 
 from proxy.errors import BadRequest, Conflict, Full
 from proxy.store.base import (
     LARGE_BYTES,
     Erased,
     Mark,
+    Movable,
     Original,
     PageRequest,
     Recorded,
+    Session,
     SessionUse,
-    Store,
     StoreOptions,
     StoreStats,
     Tip,
@@ -49,7 +51,7 @@ class Place(Protocol):
 
     shared: bool
 
-    def store(self, options: StoreOptions, clock: Callable[[], float]) -> Store:
+    def store(self, options: StoreOptions, clock: Callable[[], float]) -> Movable:
         """Make a store, not opened yet."""
 
     def discard(self) -> None:
@@ -89,14 +91,14 @@ class StoreLaws:
         return Clock()
 
     @pytest.fixture
-    async def store(self, place: Place, clock: Clock) -> AsyncIterator[Store]:
+    async def store(self, place: Place, clock: Clock) -> AsyncIterator[Movable]:
         """Open a store without a quota."""
         async with opened(place, clock) as store:
             yield store
 
     @pytest.mark.parametrize("size", [0, 1, 200, LARGE_BYTES - 1, LARGE_BYTES + 1, 3_000_000])
     @pytest.mark.parametrize("pattern", [b"\x00", b"line of text\r\n", None])
-    async def test_originals_come_back_byte_for_byte(self, store: Store, size: int, pattern: bytes | None) -> None:
+    async def test_originals_come_back_byte_for_byte(self, store: Movable, size: int, pattern: bytes | None) -> None:
         """Bytes of any size and kind are given back as they came, with their description."""
         data = os.urandom(size) if pattern is None else (pattern * (size // len(pattern) + 1))[:size]
         kept = original("r", "a", data)
@@ -104,14 +106,14 @@ class StoreLaws:
         assert await store.get_original("t", "r") == kept
         assert await store.get_original(None, "r") == kept
 
-    async def test_a_known_ref_keeps_its_bytes(self, store: Store) -> None:
+    async def test_a_known_ref_keeps_its_bytes(self, store: Movable) -> None:
         """What was stored first under a ref stays, within one call and over several."""
         await store.put_originals("t", [original("r", "a", b"first"), original("r", "a", b"second")])
         await store.put_originals("t", [original("r", "b", b"third one")])
         assert await store.get_original("t", "r") == original("r", "a", b"first")
         assert (await store.stats()).stored_bytes == len(b"first")
 
-    async def test_a_shared_original_outlives_its_first_holder(self, store: Store) -> None:
+    async def test_a_shared_original_outlives_its_first_holder(self, store: Movable) -> None:
         """An original that two sessions hold goes with the second of them."""
         await store.put_originals("t", [original("r", "a"), original("own", "a")])
         await store.put_originals("t", [original("r", "b")])
@@ -122,7 +124,7 @@ class StoreLaws:
         assert await store.get_original("t", "r") is None
         assert (await store.stats()).stored_bytes == 0
 
-    async def test_erased_is_erased(self, store: Store) -> None:
+    async def test_erased_is_erased(self, store: Movable) -> None:
         """An erased ref is refused from then on, the others of the same call are stored."""
         await store.put_originals("t", [original("r", "a")])
         assert not await store.erase_original("u", "r")
@@ -136,7 +138,7 @@ class StoreLaws:
         assert await store.missing_originals("t", ["r", "s", "x"]) == {"x"}
         assert await store.put_originals("u", [original("r", "a")]) == frozenset()
 
-    async def test_erasure_outlives_session_and_time(self, store: Store, clock: Clock) -> None:
+    async def test_erasure_outlives_session_and_time(self, store: Movable, clock: Clock) -> None:
         """A tombstone stays when its session is deleted and when everything else has expired."""
         await store.put_originals("t", [original("r", "a")])
         await store.erase_original("t", "r")
@@ -145,7 +147,7 @@ class StoreLaws:
         await store.expire(clock.now)
         assert await store.put_originals("t", [original("r", "a")]) == {"r"}
 
-    async def test_use_renews_an_original(self, store: Store, clock: Clock) -> None:
+    async def test_use_renews_an_original(self, store: Movable, clock: Clock) -> None:
         """Touching, reading and putting again each renew; the administration's look does not."""
         names = ("touched", "read", "put", "seen", "idle")
         await store.put_originals("t", [original(name, "a") for name in names])
@@ -160,7 +162,7 @@ class StoreLaws:
         await store.put_originals("t", [original("idle", "a")])
         assert await store.get_original("t", "idle") == original("idle", "a")
 
-    async def test_notes_renew_a_session(self, store: Store, clock: Clock) -> None:
+    async def test_notes_renew_a_session(self, store: Movable, clock: Clock) -> None:
         """A session in use keeps tips, entries and record; an idle one loses all of them."""
         for name in ("busy", "idle"):
             await store.append_ledger("t", name, 0, [name.encode()], [Mark(key(name), 1)])
@@ -176,6 +178,18 @@ class StoreLaws:
         assert await store.load_record("t", "idle", 0, 9) == []
         assert await store.get_session(None, "idle") is None
 
+    async def test_nothing_goes_before_its_time(self, store: Movable, clock: Clock) -> None:
+        """However coarsely uses are written down, what was used is there for the whole idle life after it."""
+        await store.put_originals("t", [original("r", "a")])
+        for _ in range(20):
+            clock.now += IDLE_TTL / 100
+            await store.touch_originals("t", ["r"])
+            store.note("t", SessionUse("a"), [], [])
+        clock.now += IDLE_TTL - 1
+        assert await store.expire(clock.now) == 0
+        clock.now += IDLE_TTL / 8 + 2
+        assert await store.expire(clock.now) == 2
+
     async def test_time_passes_by_itself(self, place: Place, clock: Clock) -> None:
         """What is idle goes without anybody asking for it."""
         async with opened(place, clock, StoreOptions(idle_ttl=1.0)) as store:
@@ -183,7 +197,7 @@ class StoreLaws:
             clock.now += 2.0
             await until(lambda: store.get_original(None, "r"), lambda found: found is None)
 
-    async def test_much_can_expire_at_once(self, store: Store, clock: Clock) -> None:
+    async def test_much_can_expire_at_once(self, store: Movable, clock: Clock) -> None:
         """An expiry is complete however much there is to drop."""
         for session in range(90):
             await store.put_originals("t", [original(f"r{session}-{i}", f"s{session}") for i in range(3)])
@@ -191,7 +205,7 @@ class StoreLaws:
         assert await store.expire(clock.now) == 90 * 4
         assert await store.stats() == StoreStats(originals=0, stored_bytes=0, sessions=0, dropped=0)
 
-    async def test_one_append_wins(self, store: Store) -> None:
+    async def test_one_append_wins(self, store: Movable) -> None:
         """Of many appends at one position exactly one succeeds, and the others learn how long the ledger is."""
         calls = [store.append_ledger("t", "a", 0, [b"%d" % i, b"x"], []) for i in range(20)]
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -231,7 +245,7 @@ class StoreLaws:
             async with opened(place, clock) as later:
                 assert await later.secret(lambda: b"") == secret
 
-    async def test_tips_are_found_in_the_order_asked_for(self, store: Store) -> None:
+    async def test_tips_are_found_in_the_order_asked_for(self, store: Movable) -> None:
         """Any number of keys can be looked up; unknown ones are left out."""
         names = [f"k{i}" for i in range(50)]
         await store.append_ledger("t", "a", 0, [b"e"], [Mark(key(name), i) for i, name in enumerate(names)])
@@ -241,7 +255,7 @@ class StoreLaws:
         assert {(tip.version, tip.newest) for tip in tips} == {(1, 49)}
         assert await store.find_tips("t", []) == []
 
-    async def test_marks_of_a_note_are_found_at_once(self, store: Store) -> None:
+    async def test_marks_of_a_note_are_found_at_once(self, store: Movable) -> None:
         """A mark is found before it is written, by the rule that a key stays with its first ledger."""
         store.note("t", SessionUse("a"), [Mark(key("k"), 3)], [])
         store.note("t", SessionUse("b"), [Mark(key("k"), 4), Mark(key("l"), 5)], [])
@@ -254,7 +268,41 @@ class StoreLaws:
         assert await store.find_tips("t", [key("k"), key("l")]) == expected
         assert await store.find_tips("u", [key("k"), key("l")]) == []
 
-    async def test_strange_values_hold_nothing_up(self, store: Store) -> None:
+    async def test_an_owner_marks_its_key_again(self, store: Movable) -> None:
+        """A mark of the ledger that a key belongs to counts, also behind one of another ledger that counts not."""
+        store.note("t", SessionUse("a"), [Mark(key("k"), 2)], [])
+        await store.stats()
+        store.note("t", SessionUse("b"), [Mark(key("k"), 1)], [])
+        store.note("t", SessionUse("a"), [Mark(key("k"), 4)], [])
+        assert await store.find_tips("t", [key("k")]) == [Tip(key("k"), "a", 4, 0, 4)]
+        await store.stats()
+        assert await store.find_tips("t", [key("k")]) == [Tip(key("k"), "a", 4, 0, 4)]
+
+    async def test_what_was_noted_before_comes_first(self, store: Movable) -> None:
+        """Other changes are made after the notes before them: keys, order and deletion follow the calls."""
+        store.note("t", SessionUse("a"), [Mark(key("k"), 1)], [])
+        await store.append_ledger("t", "b", 0, [b"e"], [Mark(key("k"), 2)])
+        assert [tip.ledger for tip in await store.find_tips("t", [key("k")])] == ["a"]
+        store.note("t", SessionUse("c"), [], [])
+        await store.put_originals("t", [original("r", "d")])
+        assert [s.id for s in (await store.list_sessions("t", PageRequest())).data] == ["d", "c", "b", "a"]
+        store.note("t", SessionUse("e"), [], [Recorded(0, b"m")])
+        assert await store.delete_session("t", "e")
+        assert await store.get_session("t", "e") is None
+
+    async def test_keys_of_a_deleted_session_are_free(self, store: Movable) -> None:
+        """A key belongs to its first ledger only as long as that lives, also if another takes its name."""
+        await store.append_ledger("t", "a", 0, [b"e"], [Mark(key("k"), 1), Mark(key("l"), 2)])
+        await store.delete_session("t", "a")
+        assert await store.find_tips("t", [key("k"), key("l")]) == []
+        await store.append_ledger("t", "a", 0, [b"f"], [])
+        assert await store.find_tips("t", [key("k"), key("l")]) == []
+        await store.append_ledger("t", "b", 0, [b"g"], [Mark(key("k"), 3)])
+        store.note("t", SessionUse("b"), [Mark(key("l"), 4)], [])
+        expected = [Tip(key("k"), "b", 3, 1, 4), Tip(key("l"), "b", 4, 1, 4)]
+        assert await store.find_tips("t", [key("k"), key("l")]) == expected
+
+    async def test_strange_values_hold_nothing_up(self, store: Movable) -> None:
         """A note that cannot be stored as it is does no harm to the others, and raises nothing."""
         store.note("t", SessionUse("a", key="\ud800", model="\x00\udfff", format="ü"), [Mark(key("k"), 1)], [])
         store.note("t", SessionUse("b", received_tokens=1 << 80), [], [])
@@ -263,7 +311,7 @@ class StoreLaws:
         assert found >= {"a", "c"}
         assert [tip.ledger for tip in await store.find_tips("t", [key("k")])] == ["a"]
 
-    async def test_tenants_do_not_meet(self, store: Store) -> None:
+    async def test_tenants_do_not_meet(self, store: Movable) -> None:
         """Nothing that one tenant stored is seen or touched with another's name."""
         await store.put_originals("t", [original("r", "a")])
         await store.append_ledger("t", "a", 0, [b"e"], [Mark(key("k"), 1)])
@@ -329,7 +377,7 @@ class StoreLaws:
             assert session is not None
             assert (session.calls, session.stored_bytes) == (1, 0)
 
-    async def test_pages_stand_still(self, store: Store) -> None:
+    async def test_pages_stand_still(self, store: Movable) -> None:
         """Going through a list shows each thing once, whatever comes and goes meanwhile."""
         for i in range(7):
             await store.put_originals("t", [original(f"r{i}", f"s{i}")])
@@ -345,7 +393,115 @@ class StoreLaws:
         with pytest.raises(BadRequest):
             await store.list_originals("t", None, PageRequest(3, "nonsense"))
 
-    async def test_a_store_takes_writes(self, store: Store) -> None:
+    async def test_one_claim_wins(self, place: Place, clock: Clock) -> None:
+        """Of many claims for one lock exactly one gets it; other names and other tenants are other locks."""
+        async with opened(place, clock) as one, opened(place, clock) as other:
+            stores = [one, other if place.shared else one]
+            calls = [store.claim("t", "lock", 60.0) for store in stores * 5]
+            tokens = [token for token in await asyncio.gather(*calls) if token is not None]
+            assert len(tokens) == 1
+            assert await one.claim("t", "another", 60.0) is not None
+            assert await one.claim("u", "lock", 60.0) is not None
+
+    async def test_a_lock_that_is_let_go_is_free(self, store: Movable) -> None:
+        """Only its own token releases a lock, and every claim gets a greater one."""
+        first = await store.claim("t", "lock", 60.0)
+        assert first is not None
+        await store.release("t", "lock", first + 1)
+        await store.release("u", "lock", first)
+        await store.release("t", "other", first)
+        assert await store.claim("t", "lock", 60.0) is None
+        await store.release("t", "lock", first)
+        second = await store.claim("t", "lock", 60.0)
+        assert second is not None
+        assert second > first
+        await store.release("t", "lock", first)
+        assert await store.claim("t", "lock", 60.0) is None
+
+    async def test_a_lock_ends_by_itself(self, store: Movable, clock: Clock) -> None:
+        """A lock whose holder has died is free after its time, and the holder's token is worth nothing then."""
+        first = await store.claim("t", "lock", 0.05)
+        assert first is not None
+        clock.now += 0.05  # stores whose server tells the time need as long in truth
+        tokens: list[int] = []
+
+        async def claim() -> bool:
+            token = await store.claim("t", "lock", 60.0)
+            tokens.extend([] if token is None else [token])
+            return bool(tokens)
+
+        await until(claim, bool)
+        assert tokens[0] > first
+        await store.release("t", "lock", first)
+        assert await store.claim("t", "lock", 60.0) is None
+
+    async def test_a_new_session_is_as_it_was_elsewhere(self, store: Movable, clock: Clock) -> None:
+        """Times and figures of another store are taken over, what it holds is counted here; and it expires like any."""
+        row = Session(
+            "a", "t", "key", clock.now - 9, clock.now - 5, "model", "chat", "deep", 3, 4, 50, 40, 2, 1, 6, 0, 0
+        )
+        await store.put_session(row, 9)
+        assert await store.get_session("t", "a") == row
+        await store.append_ledger("t", "a", 0, [b"entry"], [Mark(key("k"), 2)])
+        assert [tip.newest for tip in await store.find_tips("t", [key("k")])] == [9]
+        await store.put_session(structs.replace(row, reads=8), 1)
+        assert await store.get_session("t", "a") == structs.replace(row, reads=8, stored_bytes=5)
+        assert await store.tenants() == ["t"]
+        store.note("t", SessionUse("b"), [], [])
+        assert [s.id for s in (await store.list_sessions("t", PageRequest())).data] == ["b", "a"]
+        await store.put_session(structs.replace(row, last_used=clock.now - 2 * IDLE_TTL), 1)
+        assert await store.expire(clock.now) == 1
+        assert await store.get_session("t", "a") is None
+
+    async def test_all_tips_of_some_ledgers(self, store: Movable) -> None:
+        """However many there are, those of other ledgers and of deleted ones are left out."""
+        await store.append_ledger("t", "gone", 0, [b"e"], [Mark(key("g"), 1)])
+        await store.delete_session("t", "gone")
+        await store.append_ledger("t", "a", 0, [b"e"], [Mark(key(f"a{i}"), i) for i in range(2500)])
+        await store.append_ledger("t", "b", 0, [b"e", b"f"], [Mark(key("b"), 7)])
+        await store.append_ledger("t", "c", 0, [b"e"], [Mark(key("c"), 1)])
+        store.note("t", SessionUse("b"), [Mark(key("noted"), 9)], [])
+        found = {tip.key: tip for tip in await store.list_tips("t", ["a", "b", "gone", "unknown"])}
+        assert {name for name, tip in found.items() if tip.ledger == "b"} == {key("b"), key("noted")}
+        assert found[key("b")] == Tip(key("b"), "b", 7, 2, 9)
+        assert sorted(tip.length for tip in found.values() if tip.ledger == "a") == list(range(2500))
+        assert len(found) == 2502
+        assert await store.list_tips("t", []) == []
+        assert await store.list_tips("nobody", ["a"]) == []
+
+    async def test_tombstones_without_originals(self, store: Movable) -> None:
+        """A ref is refused that was never stored, and what was stored under one is dropped."""
+        await store.put_originals("t", [original("r", "a")])
+        await store.put_erased("t", ["r", "s"])
+        await store.put_erased("t", [])
+        assert sorted(await store.list_erased("t")) == ["r", "s"]
+        assert await store.get_original("t", "r") == Erased("r")
+        assert await store.put_originals("t", [original("r", "a"), original("s", "a")]) == {"r", "s"}
+        assert (await store.stats()).stored_bytes == 0
+        assert await store.list_erased("nobody") == []
+
+    async def test_an_original_that_nobody_holds(self, store: Movable, clock: Clock) -> None:
+        """Without a ledger an original is stored, no session comes into being, and only its own use keeps it."""
+        await store.put_originals("t", [original("r", ""), original("s", "")])
+        assert await store.get_original("t", "r") == original("r", "")
+        assert (await store.stats()).sessions == 0
+        await store.put_originals("t", [original("r", "a")])
+        assert await store.get_original("t", "r") == original("r", "a")
+        await store.delete_session("t", "a")
+        assert await store.missing_originals("t", ["r", "s"]) == {"r"}
+        clock.now += 2 * IDLE_TTL
+        assert await store.expire(clock.now) == 1
+
+    async def test_everybody_who_stored_something_is_a_tenant(self, store: Movable) -> None:
+        """Whatever it was: an original, an entry, a note, a fact, a tombstone."""
+        await store.put_originals("original", [original("r", "")])
+        await store.append_ledger("entry", "a", 0, [b"e"], [])
+        store.note("note", SessionUse("a"), [], [])
+        await store.put_fact("fact", "f", b"v")
+        await store.put_erased("tombstone", ["r"])
+        assert sorted(await store.tenants()) == ["entry", "fact", "note", "original", "tombstone"]
+
+    async def test_a_store_takes_writes(self, store: Movable) -> None:
         """A ping succeeds, and changes nothing that is counted."""
         await store.ping()
         assert await store.stats() == StoreStats(originals=0, stored_bytes=0, sessions=0, dropped=0)
@@ -370,7 +526,7 @@ class SharedLaws(StoreLaws):
 
 
 @asynccontextmanager
-async def opened(place: Place, clock: Clock, options: StoreOptions | None = None) -> AsyncIterator[Store]:
+async def opened(place: Place, clock: Clock, options: StoreOptions | None = None) -> AsyncIterator[Movable]:
     """Open a store for a while."""
     store = place.store(options or StoreOptions(idle_ttl=IDLE_TTL), clock)
     await store.open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from proxy.store import backlog as module
@@ -30,21 +30,28 @@ def test_tips_are_found_until_they_are_settled() -> None:
     """A tip shows while it fills a batch, while it is written, after a failure, and no longer once it is committed."""
     backlog = Backlog(slack=1.0)
     backlog.add(note("a", Mark(key("k"), 3)))
-    found = {key("k"): ("a", 3)}
+    found = {key("k"): {"a": 3}}
     assert backlog.find("t", [key("k"), key("l")]) == found
     assert backlog.find("u", [key("k")]) == {}
     backlog.take()
     assert backlog.find("t", [key("k")]) == found
     backlog.add(note("b", Mark(key("k"), 4)))
     backlog.add(note("a", Mark(key("l"), 5)))
-    assert backlog.find("t", [key("k"), key("l")]) == found | {key("l"): ("a", 5)}
+    assert backlog.find("t", [key("k"), key("l")]) == {key("k"): {"a": 3, "b": 4}, key("l"): {"a": 5}}
     assert backlog.newest("t", "a") == 5
     backlog.put_back()
-    assert backlog.find("t", [key("k"), key("l")]) == found | {key("l"): ("a", 5)}
+    assert backlog.find("t", [key("k"), key("l")]) == {key("k"): {"a": 3, "b": 4}, key("l"): {"a": 5}}
     assert [n.use.ledger for n in backlog.take().notes] == ["a", "b", "a"]
     backlog.settle()
     assert not backlog
     assert backlog.find("t", [key("k"), key("l")]) == {}
+
+
+def test_a_key_that_two_ledgers_mark_keeps_the_order_of_notes() -> None:
+    """The one that marked it first is written first, although the other one began before."""
+    notes = [note("b"), note("a", Mark(key("k"), 1)), note("b", Mark(key("k"), 2))]
+    assert merged(notes) == notes
+    assert [n.use.ledger for n in merged([*notes[:2], note("b")])] == ["b", "a"]
 
 
 def test_too_much_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +122,8 @@ NOTES = st.lists(
 @given(NOTES)
 def test_joined_notes_have_the_effect_of_all(notes: list[Note]) -> None:
     """Joining leaves one note per session, with the sums, the last values, all marks and each message's last form."""
+    marked = {(n.tenant, mark.key, n.use.ledger) for n in notes for mark in n.marks}
+    assume(len(marked) == len({(tenant, name) for tenant, name, _ in marked}))
     joined = {(n.tenant, n.use.ledger): n for n in merged(notes)}
     assert len(joined) == len(merged(notes)) == len({(n.tenant, n.use.ledger) for n in notes})
     for owner, one in joined.items():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import Unavailable
-from proxy.store.codec import SMALL_BYTES, pack, unpack
+from proxy.store.codec import SMALL_BYTES, pack, storable, unpack
 
 
 @given(st.binary(max_size=2000) | st.integers(0, 5000).map(lambda n: b"text " * n))
@@ -38,3 +38,12 @@ def test_an_unknown_form_is_refused() -> None:
         unpack(b"\x7fdata")
     with pytest.raises(Unavailable, match="does not know"):
         unpack(b"")
+
+
+@given(st.text() | st.text(alphabet=st.characters(categories=["Cs"])))
+def test_any_text_can_be_stored(text: str) -> None:
+    """Text stays as it is unless UTF-8 cannot carry it."""
+    stored = storable(text)
+    assert stored is not None
+    encoded = stored.encode()
+    assert stored == text or b"?" in encoded

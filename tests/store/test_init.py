@@ -10,6 +10,7 @@ from proxy.errors import ConfigError
 from proxy.store import StoreOptions, open_store
 from proxy.store.memory import MemoryStore
 from proxy.store.sqlite import SqliteStore
+from tests.store.redis_servers import RedisPlace
 from tests.store.suite import key, original
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,18 @@ async def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "var" / "ullage.db").is_file()
 
 
+@pytest.mark.redis
+async def test_redis(redis_url: str) -> None:
+    """A URL of Redis opens the store on it."""
+    place = RedisPlace(redis_url)
+    store = open_store(place.url, StoreOptions())
+    await store.open()
+    await store.put_fact("t", "f", b"v")
+    assert await store.facts("t") == {"f": b"v"}
+    await store.close()
+    place.discard()
+
+
 @pytest.mark.parametrize(
     ("url", "what"),
     [
@@ -55,6 +68,9 @@ async def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("sqlite:///folder/", "names no file"),
         (["sqlite:///x.db", "memory:"], "the durable one, which memory: is not"),
         (["memory:", "memory:", "memory:"], "3 URLs"),
+        ("redis:", "two slashes"),
+        ("redis+unknown://host", '"redis.unknown:" is not known'),
+        (["redis://host", "memory:"], "the durable one, which memory: is not"),
         ([], "0 URLs"),
         ("s3:bucket", "followed by a bucket"),
         ("s3:///prefix", "followed by a bucket"),

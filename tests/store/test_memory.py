@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import Full
 from proxy.store import memory
-from proxy.store.base import Mark, PageRequest, Recorded, SessionUse, Store, StoreOptions
+from proxy.store.base import Mark, Movable, PageRequest, Recorded, SessionUse, StoreOptions
 from proxy.store.memory import MemoryStore
 from tests.store.machine import check_against_model
 from tests.store.suite import Clock, Place, StoreLaws, key, original
@@ -21,7 +21,7 @@ class MemoryPlace:
 
     shared = False
 
-    def store(self, options: StoreOptions, clock: Callable[[], float]) -> Store:
+    def store(self, options: StoreOptions, clock: Callable[[], float]) -> Movable:
         """Make a store."""
         return MemoryStore(options, clock)
 
@@ -43,6 +43,16 @@ class TestLaws(StoreLaws):
         place = MemoryPlace()
         yield place
         place.discard()
+
+
+async def test_locks_that_have_ended_take_no_room() -> None:
+    """A claim takes away those whose time is over, whatever their name."""
+    clock = Clock()
+    store = MemoryStore(StoreOptions(), clock)
+    for number in range(5):
+        await store.claim("t", f"lock{number}", 1.0)
+        clock.now += 1.0
+    assert len(store._claims) == 1
 
 
 async def test_memory_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

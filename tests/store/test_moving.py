@@ -12,6 +12,7 @@ from proxy.store.memory import MemoryStore
 from proxy.store.moving import Entries, Header, Messages, MoveFailed, Taker, decode_piece, encode_piece, pieces_of
 from proxy.store.objects import ObjectsStore
 from proxy.store.sqlite import SqliteStore
+from tests.store.redis_servers import RedisPlace
 from tests.store.suite import Clock, key, original
 
 pytestmark = pytest.mark.anyio
@@ -21,6 +22,17 @@ MAKERS: dict[str, Callable[[Path, Clock], Movable]] = {
     "sqlite": lambda folder, clock: SqliteStore(folder / "store.db", StoreOptions(), clock),
     "objects": lambda folder, clock: ObjectsStore(f"file://{folder}/objects", StoreOptions(), clock),
 }
+
+KINDS = [*MAKERS, pytest.param("redis", marks=pytest.mark.redis)]
+
+
+def make(kind: str, folder: Path, clock: Clock, request: pytest.FixtureRequest) -> Movable:
+    """Make an empty store of some kind."""
+    if kind != "redis":
+        return MAKERS[kind](folder, clock)
+    place = RedisPlace(request.getfixturevalue("redis_url"))
+    request.addfinalizer(place.discard)
+    return place.store(StoreOptions(), clock)
 
 
 async def fill(store: Movable, clock: Clock) -> None:
@@ -44,12 +56,14 @@ async def lines_of(store: Movable) -> list[bytes]:
     return [encode_piece(piece) async for piece in pieces_of(store)]
 
 
-@pytest.mark.parametrize("source", MAKERS)
-@pytest.mark.parametrize("target", MAKERS)
-async def test_any_store_becomes_any_other(tmp_path: Path, source: str, target: str) -> None:
+@pytest.mark.parametrize("source", KINDS)
+@pytest.mark.parametrize("target", KINDS)
+async def test_any_store_becomes_any_other(
+    tmp_path: Path, source: str, target: str, request: pytest.FixtureRequest
+) -> None:
     """All that one holds another takes in, once or twice, and then gives the same pieces."""
     clock = Clock()
-    old, new = MAKERS[source](tmp_path / "old", clock), MAKERS[target](tmp_path / "new", clock)
+    old, new = make(source, tmp_path / "old", clock, request), make(target, tmp_path / "new", clock, request)
     await old.open()
     await new.open()
     await fill(old, clock)

@@ -22,7 +22,7 @@ from proxy.store.objects_index import (
     unknown_refs,
     without_record,
 )
-from proxy.store.objects_log import AnyChange, Append, Collected, Delete, Erase, PutOriginals, Use, new_blob
+from proxy.store.objects_log import AnyChange, Append, Claim, Collected, Delete, Erase, PutOriginals, Use, new_blob
 from tests.store.suite import key, original
 
 
@@ -42,6 +42,17 @@ def put(ref: str, blob: bytes | None, ledger: str = "a") -> PutOriginals:
 def append(at: int, blob: bytes) -> Append:
     """Make a change that appends two entries."""
     return Append("t", "a", at, (3, 4), blob, (Mark(key("k"), 1),), 1.0)
+
+
+def test_a_copy_of_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    """A snapshot may be from before there were locks; it keeps where it stands."""
+    with closing(connect(tmp_path / "index.db", fresh=True)) as connection:
+        set_position(connection, 7)
+        connection.execute("DROP TABLE claim")
+        connection.execute("UPDATE meta SET value = 1 WHERE name = 'schema'")
+    with closing(connect(tmp_path / "index.db", fresh=False)) as connection:
+        assert Applier().apply(connection, Claim("t", "lock", 1.0, 2.0)) == 1
+        assert position(connection) == 7
 
 
 def dump(connection: sqlite3.Connection) -> list[str]:

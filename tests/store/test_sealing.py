@@ -18,7 +18,8 @@ from proxy.store.codec import pack
 from proxy.store.sealing import Codec, context_of
 from proxy.store.sqlite import SqliteStore
 from tests.store.machine import check_against_model
-from tests.store.places import PASSPHRASE, EncryptedFilePlace, EncryptedFolderPlace
+from tests.store.places import EncryptedFilePlace, EncryptedFolderPlace
+from tests.store.redis_servers import PASSPHRASE
 from tests.store.suite import Clock, Place, SharedLaws, original
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from proxy.errors import Conflict, Full
 from proxy.store.base import Mark, StoreOptions
 from proxy.store.codec import pack
-from proxy.store.sqlite_changes import Append, Changes, Packed, Stored, set_tips, storable, tenant_id, tip_halves
+from proxy.store.sqlite_changes import Append, Changes, Packed, Stored, set_tips, tenant_id, tip_halves
 from proxy.store.sqlite_schema import connect_writer, prepare
 from tests.store.suite import Clock, key, original
 
@@ -105,12 +105,3 @@ def test_the_secret_is_made_once(db: sqlite3.Connection) -> None:
     """The first secret stays."""
     assert changes().secret(db, lambda: b"one") == b"one"
     assert changes().secret(db, lambda: b"two") == b"one"
-
-
-@given(st.text() | st.text(alphabet=st.characters(categories=["Cs"])))
-def test_any_text_can_be_stored(text: str) -> None:
-    """Text stays as it is unless UTF-8 cannot carry it."""
-    stored = storable(text)
-    assert stored is not None
-    encoded = stored.encode()
-    assert stored == text or b"?" in encoded

@@ -69,6 +69,18 @@ def test_an_older_file_is_migrated_step_by_step(db: sqlite3.Connection) -> None:
     assert db.execute("SELECT colour FROM ledger").fetchall() == [("red",)]
 
 
+def test_the_first_schema_gains_locks(db: sqlite3.Connection) -> None:
+    """A file of schema 1 gets the table of locks that a new file has, and keeps what it holds."""
+    made = db.execute("SELECT sql FROM sqlite_master WHERE name = 'claim'").fetchall()
+    db.execute("DROP TABLE claim")
+    db.execute("UPDATE meta SET value = 1 WHERE name = 'schema'")
+    db.execute("INSERT INTO meta VALUES ('secret', 'kept')")
+    prepare(db)
+    assert version(db) == SCHEMA
+    assert db.execute("SELECT sql FROM sqlite_master WHERE name = 'claim'").fetchall() == made != []
+    assert db.execute("SELECT value FROM meta WHERE name = 'secret'").fetchall() == [("kept",)]
+
+
 def test_a_failed_migration_changes_nothing(db: sqlite3.Connection) -> None:
     """If one step fails the file stays as it was, with its old number."""
 

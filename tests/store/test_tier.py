@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -11,14 +11,15 @@ import pytest
 
 from proxy.errors import Conflict, StoreError, Unavailable
 from proxy.store import objects_bucket, objects_writer
-from proxy.store.base import Erased, Mark, Movable, PageRequest, Recorded, SessionUse, StoreOptions
+from proxy.store.base import Erased, Mark, Movable, Original, Recorded, SessionUse, StoreOptions
 from proxy.store.memory import MemoryStore
 from proxy.store.objects import ObjectsStore
 from proxy.store.sqlite import SqliteStore
 from proxy.store.tier import TierStore
 from tests.fakes.s3 import S3Server, Troublemaker
 from tests.store.machine import check_against_model
-from tests.store.places import FolderPlace, ServerPlace, TierPlace
+from tests.store.places import FolderPlace, ForgetfulPlace, ServerPlace, ServersPlace, TierPlace
+from tests.store.redis_servers import RedisPlace, running
 from tests.store.suite import Clock, Place, SharedLaws, key, original, until
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +30,13 @@ PLANTED = b"a sentence that somebody wants to be gone for good"
 def test_any_calls() -> None:
     """Calls in any order leave the store in the state of the model."""
     check_against_model(lambda: TierPlace(FolderPlace()), share=12, steps=50)
+
+
+@pytest.mark.redis
+def test_any_calls_while_the_hot_store_is_emptied() -> None:
+    """Nobody notices that a Redis server forgets everything between any two calls."""
+    with running() as server:
+        check_against_model(lambda: ForgetfulPlace(server), share=12, steps=50)
 
 
 class TestLaws(SharedLaws):
@@ -42,13 +50,14 @@ class TestLaws(SharedLaws):
         place.discard()
 
 
-class TestLawsOnAServer(SharedLaws):
-    """The same before a server."""
+@pytest.mark.redis
+class TestLawsOnServers(SharedLaws):
+    """The same with a Redis server before a bucket."""
 
     @pytest.fixture
-    def place(self, s3: S3Server) -> Iterator[Place]:
+    def place(self, redis_url: str, s3: S3Server) -> Iterator[Place]:
         """Give each test a place of its own."""
-        place = TierPlace(ServerPlace(s3.place()))
+        place = ServersPlace(RedisPlace(redis_url), ServerPlace(s3.place()))
         yield place
         place.discard()
 
@@ -161,6 +170,67 @@ async def test_erased_in_both_and_for_good(tmp_path: Path) -> None:
             assert await store.put_originals("t", [original("r", "a", PLANTED)]) == {"r"}
 
 
+class Interrupted(MemoryStore):
+    """A hot store before each write of which something else happens."""
+
+    def __init__(self) -> None:
+        super().__init__(StoreOptions(), Clock())
+        self.meanwhile: list[Callable[[], Awaitable[object]]] = []
+
+    async def _interrupt(self) -> None:
+        while self.meanwhile:
+            await self.meanwhile.pop()()
+
+    async def put_originals(self, tenant: str, originals: Sequence[Original]) -> frozenset[str]:
+        """Let it happen, then store."""
+        await self._interrupt()
+        return await super().put_originals(tenant, originals)
+
+    async def append_ledger(
+        self, tenant: str, ledger: str, at: int, entries: Sequence[bytes], marks: Sequence[Mark]
+    ) -> int:
+        """Let it happen, then append."""
+        await self._interrupt()
+        return await super().append_ledger(tenant, ledger, at, entries, marks)
+
+
+async def test_what_is_deleted_while_it_becomes_hot_is_deleted(tmp_path: Path) -> None:
+    """Who reads from the durable store while somebody else erases or deletes brings nothing back."""
+    hot = Interrupted()
+    async with opened(hot, folder(tmp_path)) as store, opened(hot, folder(tmp_path)) as other:
+        await fill(store)
+        await store.put_originals("t", [original("s", "a")])
+        for ref, drop in (
+            ("r", lambda: other.erase_original(None, "r")),
+            ("s", lambda: other.delete_session("t", "a")),
+        ):
+            await hot.erase_original("t", ref)
+            hot._erased.clear()
+            hot.meanwhile.append(drop)
+            assert await store.get_original("t", ref) is not None
+            assert not hot.meanwhile
+        assert hot._originals == {}
+        await fill(store)
+        await hot.delete_session("t", "a")
+        hot.meanwhile.append(lambda: other.delete_session("t", "a"))
+        assert await store.load_ledger("t", "a") == [b"e", b"f"]
+        assert not hot.meanwhile
+        assert hot._ledgers == {}
+        assert await store.load_ledger("t", "a") == []
+
+
+async def test_a_ledger_that_was_begun_anew_is_not_mixed_up(tmp_path: Path) -> None:
+    """A hot store that was away at a deletion has entries of the earlier life; they go when it is mended."""
+    hot = memory()
+    async with opened(hot, folder(tmp_path)) as store, opened(memory(), folder(tmp_path)) as other:
+        await fill(store)
+        await other.delete_session("t", "a")  # of this the hot store hears nothing
+        assert await other.append_ledger("t", "a", 0, [b"new", b"life"], [Mark(key("k"), 1)]) == 2
+        with pytest.raises(Conflict):
+            await store.append_ledger("t", "a", 0, [b"x"], [])
+        assert await hot.load_ledger("t", "a") == [b"new", b"life"]
+
+
 @pytest.fixture
 def trouble(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Troublemaker]:
     """Give something that makes trouble in front of the server, and stores little patience."""
@@ -172,36 +242,6 @@ def trouble(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Troublema
     monkeypatch.setitem(objects_bucket._RETRY, "max_retries", 0)
     with Troublemaker(s3.endpoint) as troublemaker:
         yield troublemaker
-
-
-@pytest.mark.parametrize("kind", ["500", "silent"])
-async def test_without_the_durable_store(s3: S3Server, trouble: Troublemaker, kind: str) -> None:
-    """Nothing new is stored, but what is hot is still read; afterwards everything goes on."""
-    durable = ObjectsStore(s3.place(trouble.endpoint), StoreOptions(), Clock())
-    async with opened(memory(), durable) as store:
-        secret = await fill(store)
-        trouble.trouble = kind
-        for call in (
-            store.put_originals("t", [original("s", "a")]),
-            store.append_ledger("t", "a", 2, [b"g"], []),
-            store.put_fact("t", "other", b"1"),
-            store.erase_original("t", "r"),
-            store.ping(),
-            store.list_sessions("t", PageRequest()),
-        ):
-            with pytest.raises(Unavailable):
-                await call
-        assert await store.get_original("t", "r") == original("r", "a", b"bytes of r")
-        assert [tip.version for tip in await store.find_tips("t", [key("l"), key("k")])] == [2, 2]
-        assert await store.find_tips("t", [key("unknown")]) == []
-        assert await store.load_ledger("t", "a") == [b"e", b"f"]
-        assert await store.load_ledger("t", "a", 2) == []
-        assert await store.facts("t") == {"fact": b"1"}
-        assert await store.secret(lambda: b"second") == secret
-        trouble.trouble = ""
-        await until(lambda: works(store), bool)
-        assert await store.append_ledger("t", "a", 2, [b"g"], []) == 3
-        assert await store.put_originals("t", [original("s", "a")]) == frozenset()
 
 
 async def test_without_the_hot_store(s3: S3Server, trouble: Troublemaker, tmp_path: Path) -> None:
