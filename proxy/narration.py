@@ -147,24 +147,21 @@ class Narrator:
     async def _write(self, need: SummaryNeed, ask: Ask, waiting: SummariseHistory | None) -> Outcome:
         """Return a narrative, unless somebody else is at it, or has been since the request was read.
 
-        It is written into the ledger, unless a request is `waiting` and does that itself with its compaction; then the
-        claim outlasts the writing and ends by itself.
+        It is written into the ledger before the claim is given back, so that whoever gets that next finds it.
         """
         name = f"summary|{need.ledger}"
         seconds = DEADLINE_SECONDS if waiting is None else waiting.wait_seconds + _COMPACTING_SECONDS
         token = await self._claims.take(need.tenant, name, seconds)
         if token is None:
             return "elsewhere"
-        narrated: Narrated | None = None
         try:
             if await self._newer(need) is not None:
                 return "elsewhere"
             narrated = await self._told(need, ask)
-            if narrated is not None and waiting is None:
+            if narrated is not None:
                 await self._keep(need, narrated)
         finally:
-            if narrated is None or waiting is None:
-                await self._claims.give_back(need.tenant, name, token)
+            await self._claims.give_back(need.tenant, name, token)
         return narrated
 
     async def _newer(self, need: SummaryNeed) -> Ledger | None:
