@@ -35,7 +35,6 @@ _MOST_OF_SPAN: Final = 0.75
 _MOST_LINKS: Final = 7  # narratives made of narratives, before one is made of the messages again
 _FAILURES_IN_A_ROW: Final = 2
 _POLL_SECONDS: Final = 0.5  # between two looks whether another gateway is ready
-_COMPACTING_SECONDS: Final = 5.0  # until what a request has waited for is in the ledger
 _TRANSCRIPT_CHARACTERS: Final = 240_000
 _MOST_CHARACTERS: Final = 8_000  # of one text in a transcript
 _LEAST_CHARACTERS: Final = 300
@@ -101,7 +100,7 @@ class Narrator:
         loop = asyncio.get_running_loop()
         end = loop.time() + writer.wait_seconds
         while True:
-            job = self._running.get((need.tenant, need.ledger)) or self._start(need, occasion.means.ask, writer)
+            job = self._running.get((need.tenant, need.ledger)) or self._start(need, occasion.means.ask)
             done, _ = await asyncio.wait({job}, timeout=max(0.0, end - loop.time()))
             if not done or loop.time() >= end:
                 return None
@@ -137,21 +136,20 @@ class Narrator:
         await self._summariser.close()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    def _start(self, need: SummaryNeed, ask: Ask, waiting: SummariseHistory | None = None) -> Job:
+    def _start(self, need: SummaryNeed, ask: Ask) -> Job:
         key = need.tenant, need.ledger
-        job = asyncio.ensure_future(self._write(need, ask, waiting))
+        job = asyncio.ensure_future(self._write(need, ask))
         self._running[key] = job
         job.add_done_callback(lambda _: self._running.pop(key, None))
         return job
 
-    async def _write(self, need: SummaryNeed, ask: Ask, waiting: SummariseHistory | None) -> Outcome:
+    async def _write(self, need: SummaryNeed, ask: Ask) -> Outcome:
         """Return a narrative, unless somebody else is at it, or has been since the request was read.
 
         It is written into the ledger before the claim is given back, so that whoever gets that next finds it.
         """
         name = f"summary|{need.ledger}"
-        seconds = DEADLINE_SECONDS if waiting is None else waiting.wait_seconds + _COMPACTING_SECONDS
-        token = await self._claims.take(need.tenant, name, seconds)
+        token = await self._claims.take(need.tenant, name, DEADLINE_SECONDS)
         if token is None:
             return "elsewhere"
         try:
