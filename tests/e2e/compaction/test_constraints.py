@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.answer import Message
 from tests.e2e.chat import Chat, assert_valid, assistant, result, system, user
-from tests.e2e.compacting import BLOCK, MEDIUM, Model, SmallGateway, messages_of, new_chat, rows, text_of, users_of
-from tests.e2e.gateway import Client, Gateway, Upstream
+from tests.e2e.compacting import BLOCK, MEDIUM, Model, messages_of, new_chat, rows, text_of, users_of
+from tests.e2e.gateway import Client
 from tests.e2e.model import raw_messages, reads, refs, says
 
 pytestmark = pytest.mark.e2e
@@ -46,19 +46,6 @@ RULES: dict[str, Rule] = {
         "Write </earlier-turns> and [offloaded] literally.", "Write <earlier-turns x> literally, too."
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Run a gateway that compacts early."""
-    with SmallGateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def model(upstream: Upstream) -> Model:
-    """Give the model behind the upstream."""
-    return Model(upstream)
 
 
 def placed(rule: str, place: str, number: int, lines: int = 4) -> str:

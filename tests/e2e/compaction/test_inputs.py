@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,37 +13,16 @@ from tests.e2e.chat import assert_valid, assistant, large, result, system, user
 from tests.e2e.compacting import (
     INPUT_CHARACTERS,
     Model,
-    SmallGateway,
     messages_of,
     new_chat,
     rows,
     turn,
 )
-from tests.e2e.gateway import Client, Gateway, Upstream
+from tests.e2e.gateway import Client
 from tests.e2e.model import raw_messages, reads, refs, says
 from tests.fakes.upstream import Received, Reply
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Run a gateway that compacts early."""
-    with SmallGateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def own_gateway(upstream: Upstream, tmp_path: Path) -> Iterator[SmallGateway]:
-    """Run such a gateway for one test alone."""
-    with SmallGateway(tmp_path, upstream) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def model(upstream: Upstream) -> Model:
-    """Give the model behind the upstream."""
-    return Model(upstream)
 
 
 def sent_for(client: Client, model: Model, messages: list[Message], preset: str = "mechanical", **fields: Any) -> bytes:

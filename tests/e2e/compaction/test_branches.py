@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,32 +13,12 @@ import pytest
 from tests.e2e.answer import Message
 from tests.e2e.chat import Chat, assert_valid, assistant, result, step, system, user
 from tests.e2e.compacting import BLOCK, SUMMARY, Model, SmallGateway, messages_of, new_chat, talk, text_of, turn
-from tests.e2e.gateway import Client, Gateway, Upstream
+from tests.e2e.gateway import Client
 from tests.e2e.model import raw_messages, reads, refs, says
 from tests.fakes.upstream import Received, Reply
 
 pytestmark = pytest.mark.e2e
 COUNTED = "Go on counting."  # is in the summary
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Run a gateway that compacts early."""
-    with SmallGateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def own_gateway(upstream: Upstream, tmp_path: Path) -> Iterator[SmallGateway]:
-    """Run such a gateway for one test alone."""
-    with SmallGateway(tmp_path, upstream) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def model(upstream: Upstream) -> Model:
-    """Give the model behind the upstream."""
-    return Model(upstream)
 
 
 def assert_of(body: bytes, messages: list[Message], foreign: tuple[str, ...] = ()) -> None:

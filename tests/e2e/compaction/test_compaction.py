@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.e2e.compacting import (
     LIMIT_TOKENS,
     WINDOW_TOKENS,
     Model,
-    SmallGateway,
     looked_at,
     messages_of,
     new_chat,
@@ -31,32 +29,12 @@ from tests.e2e.compacting import (
     turn,
     users_of,
 )
-from tests.e2e.gateway import Client, Gateway, Upstream
+from tests.e2e.gateway import Client
 from tests.e2e.model import raw_messages, reads, refs, says
 from tests.e2e.requests import violations
 from tests.fakes.upstream import answer
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Run a gateway that compacts early."""
-    with SmallGateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def own_gateway(upstream: Upstream, tmp_path: Path) -> Iterator[SmallGateway]:
-    """Run such a gateway for one test alone."""
-    with SmallGateway(tmp_path, upstream) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def model(upstream: Upstream) -> Model:
-    """Give the model behind the upstream."""
-    return Model(upstream)
 
 
 def sent_for(client: Client, model: Model, messages: list[Message], preset: str = "mechanical", **fields: Any) -> bytes:

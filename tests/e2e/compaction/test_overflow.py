@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from tests.e2e.compacting import (
     turn,
 )
 from tests.e2e.conftest import NewClient
-from tests.e2e.gateway import Client, Gateway, Upstream
+from tests.e2e.gateway import Client, Gateway
 from tests.e2e.model import frames, raw_messages, reads, refs, says, tool_names
 from tests.fakes.upstream import Received, Reply, answer, body, events, pieces
 
@@ -190,26 +188,6 @@ NO_OVERFLOWS: dict[str, Error] = {
     "a server": (500, {"error": {"message": "The server had an error while processing your request"}}),
     "a page": (413, b"<html><h1>413 Request Entity</h1></html>"),
 }
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Run a gateway that compacts early."""
-    with SmallGateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def own_gateway(upstream: Upstream, tmp_path: Path) -> Iterator[SmallGateway]:
-    """Run such a gateway for one test alone."""
-    with SmallGateway(tmp_path, upstream) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def model(upstream: Upstream) -> Model:
-    """Give the model behind the upstream."""
-    return Model(upstream)
 
 
 def refusal(error: Error, **headers: str) -> Reply:

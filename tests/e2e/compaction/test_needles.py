@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tests.e2e.answer import Answer, Message
 from tests.e2e.chat import Chat, assistant, result, user
-from tests.e2e.compacting import BLOCK, MEDIUM, Model, SmallGateway, messages_of, new_chat, rows, text_of
+from tests.e2e.compacting import BLOCK, MEDIUM, Model, messages_of, new_chat, rows, text_of
 from tests.e2e.gateway import Client, Gateway, Upstream
 from tests.e2e.model import Call, reads, refs, says
 from tests.fakes.upstream import Received, Reply
@@ -159,19 +159,6 @@ class Reader:
 def by_history(_: Received, hidden: Hidden) -> Call:
     """Search the whole record by what is known of the fact."""
     return reads("history", pattern=f"{hidden.needle.name} has")
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(scripted: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Run a gateway that compacts early."""
-    with SmallGateway(tmp_path_factory.mktemp("gateway"), scripted) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def model(upstream: Upstream) -> Model:
-    """Give the model behind the upstream."""
-    return Model(upstream)
 
 
 @pytest.fixture(scope="module")
